@@ -1,0 +1,3 @@
+"""taskguard: background work that happens once."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,58 @@
+"""The stores there are. Each is one file, imported only when its URL is opened; none of their drivers is required."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import cast
+from urllib.parse import urlsplit
+
+from taskguard.errors import ConfigurationError, StoreError
+from taskguard.store import Store
+
+_STORES = {
+    # scheme: (module, the extra that brings its driver)
+    "memory": ("memory", ""),
+    "sqlite": ("sqlite", ""),
+    "redis": ("redis", "redis"),
+    "rediss": ("redis", "redis"),
+    "redis+socket": ("redis", "redis"),
+    "unix": ("redis", "redis"),
+    "valkey": ("redis", "redis"),
+    "valkeys": ("redis", "redis"),
+    "postgresql": ("postgresql", "postgresql"),
+    "postgres": ("postgresql", "postgresql"),
+}
+
+
+def open_store(url: str, *, namespace: str = "taskguard") -> Store:
+    """Open the store that *url* names.
+
+    Apps that share a server keep apart by their *namespace*.
+    """
+    scheme = urlsplit(url).scheme if isinstance(url, str) else ""
+    if scheme not in _STORES:
+        raise ConfigurationError(
+            f"{safe_url(str(url))} is not the URL of a store; it must begin with one of "
+            + ", ".join(f"{name}://" for name in _STORES)
+        )
+    if not namespace or not namespace.isprintable():
+        raise ConfigurationError(f"namespace={namespace!r} cannot be used; give a short printable name")
+    module_name, extra = _STORES[scheme]
+    try:
+        module = import_module(f"{__name__}.{module_name}")
+    except ModuleNotFoundError as error:
+        if not extra or (error.name or "").startswith(__name__):
+            raise
+        raise StoreError(
+            f"{scheme}://", f"needs the package {error.name}: pip install 'celery-taskguard[{extra}]'"
+        ) from error
+    return cast(Store, module.from_url(url, namespace=namespace))
+
+
+def safe_url(url: str) -> str:
+    """The URL as it may be shown: without a user's name and password, and without options, which may hold secrets."""
+    rest = url.partition("?")[0]
+    scheme, separator, address = rest.partition("://")
+    if not separator:
+        return "(not a URL)"
+    return f"{scheme}://{address.rpartition('@')[2]}"

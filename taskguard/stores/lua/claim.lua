@@ -1,0 +1,158 @@
+-- KEYS: entry, own receipt, [receipt of the twin to join]
+-- ARGV: owner, attempt, state, lease, keep_for,
+--       [floor, reuse, skip, replace_queued, payload, copy, copy_for, owner of the twin]
+-- Answers {'lease', token, starts, took_over}
+--      or {'held', owner, attempt, token, state, since, remaining, payload, publish}
+--      or {'completed', owner, how, token, at, outcome, twin, answered, payload}
+local owner, attempt, state = ARGV[1], ARGV[2], ARGV[3]
+local lease, keep = tonumber(ARGV[4]), tonumber(ARGV[5])
+local floor, reuse = tonumber(ARGV[6] or '0'), ARGV[7] or 'nothing'
+local skip, replace_queued, payload = ARGV[8] == '1', ARGV[9] == '1', ARGV[10] or ''
+local copy, copy_for, join = ARGV[11] or '', tonumber(ARGV[12] or '0'), ARGV[13]
+
+local now = clock()
+local entry = load_entry(KEYS[1], now)
+
+local function leased(granted)
+    return {'lease', granted[TOKEN], granted[STARTS], granted[TOOK_OVER] and 1 or 0}
+end
+
+local function completed(by, receipt)
+    return {
+        'completed', by, receipt[R_HOW], receipt[R_TOKEN], receipt[R_AT], receipt[R_OUTCOME], receipt[R_TWIN],
+        receipt[R_ANSWERED] and 1 or 0, '',
+    }
+end
+
+-- Owners that lost the key without an end keep their count of starts, at most eight of them.
+local function deaths_after()
+    local others = {}
+    for _, death in ipairs(entry[DEATHS]) do
+        if death[1] ~= owner and death[1] ~= entry[OWNER] then
+            others[#others + 1] = death
+        end
+    end
+    if is_claim(entry) and entry[OWNER] ~= owner and entry[STARTS] > 0 then
+        others[#others + 1] = {entry[OWNER], entry[STARTS]}
+    end
+    if #others > 8 then
+        table.remove(others, 1)
+    end
+    return others
+end
+
+local function starts_before()
+    if is_claim(entry) and entry[OWNER] == owner then
+        return entry[STARTS]
+    end
+    for _, death in ipairs(entry[DEATHS]) do
+        if death[1] == owner then
+            return death[2]
+        end
+    end
+    return 0
+end
+
+local function grant()
+    local again = entry and is_claim(entry) and entry[OWNER] == owner
+    local starts = entry and starts_before() or 0
+    local granted = {
+        state, owner, attempt,
+        -- Seeded by the clock: the entry may be evicted or flushed whole, and tokens still only rise.
+        math.max(entry and entry[TOKEN] + 1 or 0, floor + 1, now),
+        now, now + lease, keep, state == 'running' and starts + 1 or starts,
+        entry ~= nil and entry[STATE] == 'running', payload, '', 0, 0, 0, again and entry[REQUEUED_BY] or '',
+        entry and deaths_after() or {}, false, false,
+    }
+    save_entry(KEYS[1], granted, now)
+    return leased(granted)
+end
+
+-- Whether the caller is to publish the holder's message; whoever moves the stamp is the one.
+local function note_copy()
+    local overdue = entry[COPY_UNTIL] <= now
+    if entry[OWNER] == owner then
+        if entry[STATE] == 'queued' then
+            return 1
+        end
+        if copy ~= '' and (overdue or entry[COPY] == copy) then
+            entry[COPY], entry[COPY_UNTIL] = copy, now + copy_for
+            save_entry(KEYS[1], entry, now)
+            return 1
+        end
+        return 0
+    end
+    if entry[STATE] ~= 'queued' or copy_for <= 0 then
+        return 0
+    end
+    if entry[COPY_UNTIL] == 0 then
+        return 1
+    end
+    if overdue and entry[COPIES] <= 3 then
+        entry[COPY_UNTIL] = now + copy_for * 2 ^ entry[COPIES]
+        entry[COPIES] = entry[COPIES] + 1
+        save_entry(KEYS[1], entry, now)
+        return 1
+    end
+    return 0
+end
+
+local function held()
+    local publish = note_copy()
+    if skip and entry[OWNER] ~= owner and entry[STATE] ~= 'queued' then
+        local ends = now + keep
+        save_receipt(KEYS[2], {attempt, 'skipped', entry[TOKEN], now, ends, false, entry[OWNER], false}, now)
+    end
+    local ends = is_claim(entry) and entry[UNTIL] or entry[HELD_UNTIL]
+    return {
+        'held', entry[OWNER], entry[ATTEMPT], entry[TOKEN], entry[STATE], entry[SINCE], ends - now, entry[PAYLOAD],
+        publish,
+    }
+end
+
+if entry and entry[ATTEMPT] == attempt and entry[OWNER] == owner and entry[STATE] == state then
+    entry[UNTIL] = now + lease
+    save_entry(KEYS[1], entry, now)
+    return leased(entry)
+end
+
+local own = load_receipt(KEYS[2], now)
+if own and (own[R_HOW] ~= 'released' or own[R_ATTEMPT] == attempt) then
+    if own[R_HOW] == 'skipped' and own[R_ATTEMPT] == attempt then
+        return {'held', own[R_TWIN], '', own[R_TOKEN], 'running', own[R_AT], 0, '', 0}
+    end
+    return completed(owner, own)
+end
+
+local twin = KEYS[3] and load_receipt(KEYS[3], now)
+if twin and (twin[R_HOW] == 'succeeded' or twin[R_HOW] == 'failed') then
+    return completed(join, twin)
+end
+
+if not entry then
+    return grant()
+end
+
+if is_claim(entry) and entry[UNTIL] > now then
+    if entry[STATE] == 'queued' then
+        -- An attempt that was requeued is over: a packet of its claim that comes late must not start it again.
+        local mine = entry[OWNER] == owner and entry[REQUEUED_BY] ~= attempt
+        if (mine and state == 'running') or (replace_queued and entry[OWNER] ~= owner) then
+            return grant()
+        end
+    end
+    return held()
+end
+
+if entry[STATE] == 'done' then
+    local reused = reuse == 'anything' or (reuse == 'success' and entry[HOW] == 'succeeded')
+    if reused or entry[OWNER] == owner then
+        return {
+            'completed', entry[OWNER], entry[HOW], entry[TOKEN], entry[SINCE], entry[OUTCOME], '', 0, entry[PAYLOAD],
+        }
+    end
+end
+if entry[HELD_UNTIL] > now and entry[OWNER] ~= owner then
+    return held()
+end
+return grant()

@@ -1,0 +1,11 @@
+-- KEYS: entry
+-- Answers {state, owner, attempt, token, since, remaining, starts, copies, payload, how, outcome} or nothing.
+local now = clock()
+local entry = load_entry(KEYS[1], now)
+if not entry then
+    return false
+end
+return {
+    entry[STATE], entry[OWNER], entry[ATTEMPT], entry[TOKEN], entry[SINCE], entry[UNTIL] - now, entry[STARTS],
+    entry[COPIES], entry[PAYLOAD], entry[HOW], entry[OUTCOME],
+}

@@ -1,0 +1,801 @@
+"""The conformance suite of a store: the eight promises of `taskguard.store.Store`, as tests that name them.
+
+Inherit from it in a test class and give it five fixtures:
+
+store    a store that is empty, or has a namespace of its own
+elapse   elapse(seconds): that much time passes on the store's clock (advance a fake one, or sleep)
+opener   a callable that can be pickled and opens the same store in another process; None if only one can use it
+wipe     wipe(): the store loses all its data, as an operator or a broken disk would make it
+restart  restart(): the server is stopped hard and started again; lambda: None where there is no server
+
+It imports no test runner; any that finds `test_` methods and passes fixtures by name will do.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+from taskguard.store import TOKEN_LIMIT, Claim, Claimant, Completed, Ending, Held, How, Lease, Store
+from taskguard.testing.races import race, winners
+from taskguard.testing.walks import walk_beside_the_rules
+
+LONG = 1000.0
+SHORT = 0.3
+PAST = 0.4
+"""More than SHORT, with room for a busy machine."""
+
+Elapse = Callable[[float], None]
+Opener = Callable[[], Store] | None
+
+
+def ask(owner: str, key: str = "key", **options: Any) -> Claim:
+    """A claim under a new attempt."""
+    return Claim(key, owner, uuid4().hex, **{"lease": LONG, "keep_for": LONG, **options})
+
+
+def claimed(store: Store, owner: str, key: str = "key", **options: Any) -> Lease:
+    answer = store.claim(ask(owner, key, **options))
+    assert isinstance(answer, Lease), answer
+    return answer
+
+
+def succeeded(outcome: bytes | None = None, keep_for: float = LONG) -> Ending:
+    return Ending(how="succeeded", keep_for=keep_for, outcome=outcome)
+
+
+def ended(how: How = "failed", outcome: bytes | None = None, keep_for: float = LONG, **more: Any) -> Ending:
+    return Ending(how=how, keep_for=keep_for, outcome=outcome, **more)
+
+
+RELEASED = Ending(keep_for=LONG)
+
+
+def succession(store: Store, elapse: Elapse, successor: str = "bob") -> tuple[Lease, Lease]:
+    """A holder that fell silent, and the one that took its place."""
+    stale = claimed(store, "alice", lease=SHORT)
+    elapse(PAST)
+    return stale, claimed(store, successor)
+
+
+def requeued(store: Store, claimant: Claimant, **options: Any) -> bool:
+    return store.requeue(claimant, LONG, **{"copy_for": LONG, **options})
+
+
+def attempt_of(lease: Claimant) -> Claimant:
+    """What a parent knows of its child: the attempt, not the token."""
+    return Claimant(lease.key, lease.owner, lease.attempt)
+
+
+class StoreContract:
+    """Eight promises. A store that passes can carry the guard."""
+
+    racers = 4
+    rounds = 25
+    walks = 4
+    steps = 100
+
+    # -- 1: every verb is one atomic step --------------------------------------------------------------------------
+
+    def test_promise_1_exactly_one_of_many_processes_wins(self, store: Store, opener: Opener) -> None:
+        for grants in winners(store, opener, racers=self.racers, rounds=self.rounds):
+            assert len(grants) == 1
+
+    def test_promise_1_of_many_processes_that_take_turns_each_gets_a_higher_token(
+        self, store: Store, opener: Opener
+    ) -> None:
+        grants = race(store, opener, racers=self.racers, rounds=self.rounds)
+
+        assert len(grants) == self.racers * self.rounds
+        for earlier, later in itertools.pairwise(sorted(grants, key=lambda grant: grant.asked)):
+            assert later.token != earlier.token
+        for one, other in itertools.permutations(grants, 2):
+            if one.ended < other.asked:  # in real time
+                assert one.token < other.token
+
+    def test_promise_1_verbs_do_what_the_rules_say_in_any_order(self, store: Store, elapse: Elapse) -> None:
+        for seed in range(self.walks):
+            walk_beside_the_rules(store, elapse, seed=seed, steps=self.steps)
+
+    # -- 2: tokens only rise ---------------------------------------------------------------------------------------
+
+    def test_promise_2_a_token_stays_exact_in_a_double(self, store: Store) -> None:
+        assert 0 < claimed(store, "alice").token < TOKEN_LIMIT
+
+    def test_promise_2_tokens_rise_through_release(self, store: Store) -> None:
+        first = claimed(store, "alice")
+        store.release(first, RELEASED)
+
+        assert claimed(store, "bob").token > first.token
+
+    def test_promise_2_tokens_rise_through_expiry(self, store: Store, elapse: Elapse) -> None:
+        first, second = succession(store, elapse)
+
+        assert second.token > first.token
+
+    def test_promise_2_tokens_rise_through_completion(self, store: Store) -> None:
+        first = claimed(store, "alice")
+        store.complete(first, succeeded())
+
+        assert claimed(store, "bob").token > first.token
+
+    def test_promise_2_tokens_rise_through_adoption(self, store: Store) -> None:
+        queued = claimed(store, "alice", state="queued")
+
+        assert claimed(store, "alice").token > queued.token
+
+    def test_promise_2_tokens_rise_through_forget(self, store: Store) -> None:
+        first = claimed(store, "alice", floor=2**52)
+        store.forget("key")
+
+        assert claimed(store, "bob").token > first.token
+
+    def test_promise_2_tokens_rise_through_a_restart(self, store: Store, restart: Callable[[], None]) -> None:
+        first = claimed(store, "alice")
+        store.release(first, RELEASED)
+        restart()
+
+        assert claimed(store, "bob").token > first.token
+
+    def test_promise_2_tokens_rise_through_loss_of_the_data(self, store: Store, wipe: Callable[[], None]) -> None:
+        lease = claimed(store, "alice")
+        for _ in range(5):  # a counter that starts again would need to catch up
+            store.release(lease, RELEASED)
+            lease = claimed(store, "alice")
+        wipe()
+
+        assert claimed(store, "bob").token > lease.token
+
+    def test_promise_2_a_token_is_greater_than_the_floor(self, store: Store) -> None:
+        assert claimed(store, "alice", floor=2**52).token > 2**52
+
+    def test_promise_2_the_last_token_is_remembered_after_release(self, store: Store) -> None:
+        first = claimed(store, "alice", floor=2**52)
+        store.release(first, RELEASED)
+
+        assert claimed(store, "bob").token > first.token
+
+    def test_promise_2_the_last_token_is_remembered_after_completion(self, store: Store) -> None:
+        first = claimed(store, "alice", floor=2**52)
+        store.complete(first, succeeded())
+
+        assert claimed(store, "bob").token > first.token
+
+    def test_promise_2_the_last_token_is_remembered_after_expiry(self, store: Store, elapse: Elapse) -> None:
+        first = claimed(store, "alice", floor=2**52, lease=SHORT)
+        elapse(PAST)
+
+        assert claimed(store, "bob").token > first.token
+
+    # -- 3: only the newest lease acts -----------------------------------------------------------------------------
+
+    def test_promise_3_a_stale_holder_cannot_renew(self, store: Store, elapse: Elapse) -> None:
+        stale, successor = succession(store, elapse)
+
+        assert store.renew([(stale, LONG), (successor, LONG)]) == [False, True]
+
+    def test_promise_3_a_stale_holder_cannot_complete_its_successor(self, store: Store, elapse: Elapse) -> None:
+        stale, successor = succession(store, elapse)
+
+        assert not store.complete(stale, succeeded())
+        assert self.holder(store) == successor.owner
+
+    def test_promise_3_a_stale_holder_cannot_release_its_successor(self, store: Store, elapse: Elapse) -> None:
+        stale, successor = succession(store, elapse)
+
+        assert not store.release(stale, ended())
+        assert self.holder(store) == successor.owner
+
+    def test_promise_3_a_stale_holder_cannot_requeue_its_successor(self, store: Store, elapse: Elapse) -> None:
+        stale, successor = succession(store, elapse)
+
+        assert not requeued(store, stale)
+        assert store.renew([(successor, LONG)]) == [True]
+
+    def test_promise_3_a_stale_holder_cannot_touch_the_same_owner_running_again(
+        self, store: Store, elapse: Elapse
+    ) -> None:
+        stale, successor = succession(store, elapse, successor="alice")
+
+        assert store.renew([(stale, LONG)]) == [False]
+        assert not requeued(store, stale)
+        assert not store.release(stale, ended())
+        assert not store.complete(stale, succeeded())
+        assert store.renew([(successor, LONG)]) == [True]
+
+    def test_promise_3_a_stale_holder_cannot_finish_after_its_successor_has_finished(
+        self, store: Store, elapse: Elapse
+    ) -> None:
+        stale, successor = succession(store, elapse)
+        store.complete(successor, succeeded(b"new"))
+
+        assert not store.complete(stale, succeeded(b"old"))
+        assert self.outcome(store, "bob") == b"new"
+
+    def test_promise_3_a_stale_holder_cannot_finish_after_its_successor_let_go(
+        self, store: Store, elapse: Elapse
+    ) -> None:
+        stale, successor = succession(store, elapse)
+        store.release(successor, RELEASED)
+
+        assert not store.complete(stale, succeeded())
+        assert store.renew([(stale, LONG)]) == [False]
+
+    def test_promise_3_a_late_holder_that_nobody_replaced_can_renew(self, store: Store, elapse: Elapse) -> None:
+        late = claimed(store, "alice", lease=SHORT)
+        elapse(PAST)
+
+        assert store.renew([(late, LONG)]) == [True]
+        assert isinstance(store.claim(ask("bob")), Held)
+
+    def test_promise_3_a_late_holder_that_nobody_replaced_can_finish(self, store: Store, elapse: Elapse) -> None:
+        late = claimed(store, "alice", lease=SHORT)
+        elapse(PAST)
+
+        assert store.complete(late, succeeded(b"late"))
+        assert self.outcome(store, "alice") == b"late"
+
+    def test_promise_3_requeue_ends_its_lease(self, store: Store) -> None:
+        lease = claimed(store, "alice")
+        requeued(store, lease)
+
+        assert store.renew([(lease, LONG)]) == [False]
+        assert not store.complete(lease, succeeded())
+        assert not store.release(lease, ended())
+        assert self.holder(store) == "alice"
+
+    def test_promise_3_renew_acts_on_a_running_entry_only(self, store: Store) -> None:
+        queued = claimed(store, "alice", state="queued")
+
+        assert store.renew([(queued, LONG)]) == [False]
+
+    def test_promise_3_renew_does_not_revive_what_has_ended(self, store: Store) -> None:
+        done, freed = claimed(store, "alice", "done"), claimed(store, "alice", "freed")
+        store.complete(done, succeeded())
+        store.release(freed, RELEASED)
+
+        assert store.renew([(done, LONG), (freed, LONG)]) == [False, False]
+        assert isinstance(store.claim(ask("bob", "freed")), Lease)
+
+    def test_promise_3_every_verb_but_claim_is_refused_on_an_absent_entry(self, store: Store) -> None:
+        lease = Lease("absent", "alice", uuid4().hex, token=7)
+
+        assert store.renew([(lease, LONG)]) == [False]
+        assert not requeued(store, lease)
+        assert not store.complete(lease, succeeded())
+        assert not store.release(lease, ended())
+        assert not store.forget("absent")
+        assert store.get("absent") is None
+
+    def test_promise_3_a_holder_whose_store_was_wiped_is_refused(self, store: Store, wipe: Callable[[], None]) -> None:
+        lease = claimed(store, "alice")
+        wipe()
+
+        assert store.renew([(lease, LONG)]) == [False]
+        assert not store.complete(lease, succeeded())
+
+    def test_promise_3_a_parent_settles_by_the_attempt_that_died(self, store: Store) -> None:
+        child = claimed(store, "alice")
+
+        assert store.release(attempt_of(child), ended("failed"))
+        assert isinstance(store.claim(ask("bob")), Lease)
+
+    def test_promise_3_a_parent_requeues_by_the_attempt_that_died(self, store: Store) -> None:
+        child = claimed(store, "alice")
+
+        assert requeued(store, attempt_of(child), keep_starts=True)
+        assert claimed(store, "alice").starts == 2
+
+    def test_promise_3_settling_a_dead_attempt_cannot_touch_the_same_owner_running_elsewhere(
+        self, store: Store, elapse: Elapse
+    ) -> None:
+        dead, elsewhere = succession(store, elapse, successor="alice")
+
+        assert not requeued(store, attempt_of(dead))
+        assert not store.release(attempt_of(dead), ended())
+        assert not store.complete(attempt_of(dead), succeeded())
+        assert store.renew([(elsewhere, LONG)]) == [True]
+
+    def test_promise_3_an_attempt_granted_twice_does_not_lend_the_old_token_its_new_life(
+        self, store: Store, elapse: Elapse
+    ) -> None:
+        request = ask("alice", lease=SHORT)
+        first = store.claim(request)
+        elapse(PAST)
+        store.release(claimed(store, "bob"), RELEASED)
+        again = store.claim(request)  # a packet that was long on its way
+
+        assert isinstance(first, Lease) and isinstance(again, Lease)
+        assert again.token > first.token
+        assert store.renew([(first, LONG)]) == [False]
+        assert not store.complete(first, succeeded())
+
+    def test_promise_3_an_attempt_is_only_its_owners(self, store: Store) -> None:
+        lease = claimed(store, "alice")
+
+        assert not store.release(replace(lease, owner="mallory"), ended())
+
+    def test_promise_3_a_publisher_cannot_release_what_a_worker_has_started(self, store: Store) -> None:
+        queued = claimed(store, "alice", state="queued")
+        running = claimed(store, "alice")
+
+        assert not store.release(queued, RELEASED)
+        assert store.renew([(running, LONG)]) == [True]
+
+    def test_promise_3_forget_ends_the_lease(self, store: Store) -> None:
+        lease = claimed(store, "alice")
+
+        assert store.forget("key")
+        assert store.renew([(lease, LONG)]) == [False]
+        assert not store.complete(lease, succeeded())
+        assert isinstance(store.claim(ask("bob")), Lease)
+
+    def test_promise_3_forget_by_an_old_token_cannot_free_a_successor(self, store: Store, elapse: Elapse) -> None:
+        stale, successor = succession(store, elapse)
+
+        assert not store.forget("key", token=stale.token)
+        assert store.forget("key", token=successor.token)
+
+    # -- 4: a lost reply harms nobody ------------------------------------------------------------------------------
+
+    def test_promise_4_a_repeated_claim_gets_its_own_lease_back(self, store: Store) -> None:
+        for state in ("queued", "running"):
+            request = ask("alice", state, state=state)
+
+            assert store.claim(request) == store.claim(request)
+
+    def test_promise_4_a_repeated_claim_that_took_over_gets_its_own_lease_back(
+        self, store: Store, elapse: Elapse
+    ) -> None:
+        claimed(store, "alice", lease=SHORT)
+        elapse(PAST)
+        request = ask("bob")
+        first = store.claim(request)
+
+        assert isinstance(first, Lease) and first.took_over
+        assert store.claim(request) == first
+
+    def test_promise_4_a_repeated_claim_gets_its_lease_back_even_late(self, store: Store, elapse: Elapse) -> None:
+        request = ask("alice", lease=SHORT)
+        first = store.claim(request)
+        elapse(PAST)
+
+        assert store.claim(request) == first
+        assert isinstance(store.claim(ask("bob")), Held)
+
+    def test_promise_4_a_repeated_skip_is_answered_the_same(self, store: Store) -> None:
+        lease = claimed(store, "alice")
+        request = ask("bob", skip=True)
+
+        for answer in (store.claim(request), store.claim(request)):
+            assert isinstance(answer, Held)
+            assert (answer.owner, answer.token, answer.state) == ("alice", lease.token, "running")
+
+    def test_promise_4_a_repeated_verb_answers_as_the_first_time(self, store: Store) -> None:
+        done, freed, queued = (claimed(store, "alice", key) for key in ("done", "freed", "queued"))
+
+        for _ in range(2):
+            assert store.renew([(done, LONG)]) == [True]
+        for _ in range(2):
+            assert store.complete(done, succeeded(b"1"))
+            assert store.release(freed, RELEASED)
+            assert requeued(store, queued)
+            assert store.forget("freed")
+
+    def test_promise_4_complete_is_answered_the_same_after_a_successor_came(self, store: Store) -> None:
+        lease = claimed(store, "alice")
+        store.complete(lease, succeeded())
+        claimed(store, "bob")
+
+        assert store.complete(lease, succeeded())
+        assert self.holder(store) == "bob"
+
+    def test_promise_4_release_is_answered_the_same_after_a_successor_came(self, store: Store) -> None:
+        for ending in (RELEASED, ended("failed")):
+            lease = claimed(store, "alice", ending.how)
+            store.release(lease, ending)
+            claimed(store, "bob", ending.how)
+
+            assert store.release(lease, ending)
+            assert self.holder(store, ending.how) == "bob"
+
+    def test_promise_4_requeue_is_answered_the_same_after_the_job_started_again(self, store: Store) -> None:
+        lease = claimed(store, "alice")
+        requeued(store, lease)
+        running = claimed(store, "alice")
+
+        assert requeued(store, lease)
+        assert store.renew([(running, LONG)]) == [True]
+
+    def test_promise_4_a_publishers_mark_is_answered_the_same_after_the_job_started(self, store: Store) -> None:
+        queued = claimed(store, "alice", state="queued")
+        requeued(store, queued)
+        running = claimed(store, "alice")
+
+        assert requeued(store, queued)
+        assert store.renew([(running, LONG)]) == [True]
+
+    def test_promise_4_a_claim_that_arrives_after_its_release_is_not_granted(self, store: Store) -> None:
+        request = ask("alice")
+        lease = store.claim(request)
+        assert isinstance(lease, Lease)
+        store.release(lease, RELEASED)
+
+        assert not isinstance(store.claim(request), Lease)
+
+    def test_promise_4_a_claim_that_arrives_after_its_requeue_is_not_granted(self, store: Store) -> None:
+        request = ask("alice")
+        lease = store.claim(request)
+        assert isinstance(lease, Lease)
+        requeued(store, lease)
+
+        assert not isinstance(store.claim(request), Lease)
+        assert isinstance(store.claim(ask("alice")), Lease)
+
+    # -- 5: every end leaves a receipt -----------------------------------------------------------------------------
+
+    def test_promise_5_a_finished_owner_is_answered_completed(self, store: Store) -> None:
+        lease = claimed(store, "alice")
+        store.complete(lease, succeeded(b"result"))
+        answer = store.claim(ask("alice"))
+
+        assert isinstance(answer, Completed)
+        assert (answer.owner, answer.how, answer.outcome) == ("alice", "succeeded", b"result")
+        assert answer.token == lease.token
+
+    def test_promise_5_a_finished_owner_is_answered_completed_after_another_has_had_the_key(
+        self, store: Store
+    ) -> None:
+        store.complete(claimed(store, "alice"), succeeded(b"alice's"))
+        store.complete(claimed(store, "bob"), succeeded(b"bob's"))
+        claimed(store, "carol")
+
+        assert self.outcome(store, "alice") == b"alice's"
+        assert self.outcome(store, "bob") == b"bob's"
+
+    def test_promise_5_every_other_end_is_remembered_too(self, store: Store) -> None:
+        for how in ("failed", "ignored", "rejected", "revoked", "expired"):
+            assert store.release(claimed(store, how), ended(how, b"why"))
+            answer = store.claim(ask(how))
+
+            assert isinstance(answer, Completed)
+            assert (answer.how, answer.outcome) == (how, b"why")
+            assert isinstance(store.claim(ask("next", f"{how} is free")), Lease)
+
+    def test_promise_5_a_failure_frees_the_key(self, store: Store) -> None:
+        store.release(claimed(store, "alice"), ended("failed"))
+
+        assert isinstance(store.claim(ask("bob", reuse="anything")), Lease)
+
+    def test_promise_5_a_withdrawn_owner_may_come_again(self, store: Store) -> None:
+        store.release(claimed(store, "alice", state="queued"), RELEASED)
+
+        assert isinstance(store.claim(ask("alice", state="queued")), Lease)
+
+    def test_promise_5_a_job_that_ends_anyway_leaves_a_receipt_whoever_holds_the_key(self, store: Store) -> None:
+        holder = claimed(store, "bob")
+
+        assert store.release(Claimant("key", "alice", uuid4().hex), ended("revoked"), anyway=True)
+        assert store.renew([(holder, LONG)]) == [True]
+        assert self.how(store, "alice") == "revoked"
+
+    def test_promise_5_a_job_that_ends_anyway_on_an_unknown_key_leaves_a_receipt(self, store: Store) -> None:
+        assert store.release(Claimant("key", "alice", uuid4().hex), ended("expired"), anyway=True)
+        assert self.how(store, "alice") == "expired"
+
+    def test_promise_5_a_job_that_ends_anyway_frees_the_key_it_is_queued_for(self, store: Store) -> None:
+        claimed(store, "alice", state="queued")
+        store.release(Claimant("key", "alice", uuid4().hex), ended("revoked"), anyway=True)
+
+        assert isinstance(store.claim(ask("bob")), Lease)
+
+    def test_promise_5_a_job_that_ends_anyway_does_not_free_itself_running_elsewhere(self, store: Store) -> None:
+        elsewhere = claimed(store, "alice")
+        store.release(Claimant("key", "alice", uuid4().hex), ended("revoked"), anyway=True)
+
+        assert store.renew([(elsewhere, LONG)]) == [True]
+        assert isinstance(store.claim(ask("bob")), Held)
+
+    def test_promise_5_a_job_that_ends_anyway_keeps_the_end_it_had(self, store: Store) -> None:
+        store.complete(claimed(store, "alice"), succeeded(b"1"))
+        store.release(Claimant("key", "alice", uuid4().hex), ended("revoked"), anyway=True)
+
+        assert self.how(store, "alice") == "succeeded"
+
+    def test_promise_5_a_skips_receipt_is_written_with_its_held_answer(self, store: Store) -> None:
+        claimed(store, "alice")
+        assert isinstance(store.claim(ask("bob", skip=True)), Held)
+        answer = store.claim(ask("bob"))
+
+        assert isinstance(answer, Completed)
+        assert (answer.how, answer.twin) == ("skipped", "alice")
+
+    def test_promise_5_a_job_that_gives_way_to_a_queued_one_is_not_skipped(self, store: Store) -> None:
+        queued = claimed(store, "alice", state="queued")
+        assert isinstance(store.claim(ask("bob", skip=True)), Held)
+        store.release(queued, RELEASED)
+
+        assert isinstance(store.claim(ask("bob")), Lease)
+
+    def test_promise_5_a_joiner_is_answered_its_twins_receipt(self, store: Store) -> None:
+        store.complete(claimed(store, "alice"), succeeded(b"alice's"))
+        store.release(claimed(store, "bob"), ended("failed", b"bob's"))
+        for twin, outcome in (("alice", b"alice's"), ("bob", b"bob's")):
+            answer = store.claim(ask("joiner", join=twin))
+
+            assert isinstance(answer, Completed)
+            assert (answer.owner, answer.outcome) == (twin, outcome)
+
+    def test_promise_5_a_joiner_takes_the_place_of_a_twin_without_an_outcome(self, store: Store) -> None:
+        store.release(claimed(store, "alice"), ended("revoked"))
+
+        assert isinstance(store.claim(ask("joiner", join="alice")), Lease)
+
+    def test_promise_5_finished_work_of_another_answers_only_who_asks_for_it(self, store: Store) -> None:
+        store.complete(claimed(store, "alice", "good"), succeeded(b"1"))
+        store.complete(claimed(store, "alice", "bad"), ended("failed", b"2"))
+
+        assert isinstance(store.claim(ask("bob", "good", reuse="success")), Completed)
+        assert isinstance(store.claim(ask("bob", "bad", reuse="anything")), Completed)
+        assert isinstance(store.claim(ask("bob", "bad", reuse="success")), Lease)
+        assert isinstance(store.claim(ask("bob", "good", reuse="nothing")), Lease)
+
+    def test_promise_5_only_the_fact_is_kept_if_there_is_no_outcome(self, store: Store) -> None:
+        for outcome in (None, b"", b"\x00\xff binary"):
+            store.complete(claimed(store, "alice", repr(outcome)), succeeded(outcome))
+
+            assert self.outcome(store, "alice", repr(outcome)) == outcome
+
+    def test_promise_5_the_answered_mark_is_added_to_a_receipt(self, store: Store) -> None:
+        lease = claimed(store, "alice")
+        store.complete(lease, succeeded(b"1"))
+        before = store.claim(ask("alice"))
+        assert store.complete(lease, replace(succeeded(), answered=True))
+        claimed(store, "bob")
+        after = store.claim(ask("alice"))
+
+        assert isinstance(before, Completed) and not before.answered
+        assert isinstance(after, Completed) and after.answered
+        assert after.outcome == b"1"
+
+    def test_promise_5_others_are_kept_out_as_long_as_the_end_lingers(self, store: Store, elapse: Elapse) -> None:
+        lease = claimed(store, "alice")
+        store.complete(lease, replace(succeeded(), linger=SHORT))
+        answer = store.claim(ask("bob"))
+
+        assert isinstance(answer, Held)
+        assert (answer.owner, answer.token, answer.state) == ("alice", lease.token, "done")
+        assert 0 < answer.remaining <= SHORT
+        elapse(PAST)
+        assert isinstance(store.claim(ask("bob")), Lease)
+
+    # -- 6: adoption and starts ------------------------------------------------------------------------------------
+
+    def test_promise_6_a_queued_entry_is_adopted_by_its_own_owner(self, store: Store) -> None:
+        claimed(store, "alice", state="queued")
+        lease = claimed(store, "alice")
+
+        assert (lease.state, lease.starts, lease.took_over) == ("running", 1, False)
+
+    def test_promise_6_a_queued_entry_is_adopted_by_nobody_else(self, store: Store) -> None:
+        queued = claimed(store, "alice", state="queued")
+        answer = store.claim(ask("bob"))
+
+        assert isinstance(answer, Held)
+        assert (answer.owner, answer.token, answer.state) == ("alice", queued.token, "queued")
+
+    def test_promise_6_a_running_entry_is_not_adopted_even_by_its_own_owner(self, store: Store) -> None:
+        claimed(store, "alice")
+        answer = store.claim(ask("alice"))
+
+        assert isinstance(answer, Held)
+        assert (answer.owner, answer.state) == ("alice", "running")
+
+    def test_promise_6_starts_are_counted_while_workers_die(self, store: Store, elapse: Elapse) -> None:
+        first, second = succession(store, elapse, successor="alice")
+
+        assert (first.starts, second.starts) == (1, 2)
+        assert second.took_over
+
+    def test_promise_6_a_retry_is_not_a_death(self, store: Store) -> None:
+        requeued(store, claimed(store, "alice"))
+
+        assert claimed(store, "alice").starts == 1
+
+    def test_promise_6_starts_are_remembered_while_another_has_the_key(self, store: Store, elapse: Elapse) -> None:
+        _, other = succession(store, elapse)
+        store.complete(other, succeeded())
+
+        assert claimed(store, "alice").starts == 2
+
+    def test_promise_6_two_jobs_that_kill_their_workers_in_turn_are_both_counted(
+        self, store: Store, elapse: Elapse
+    ) -> None:
+        starts = []
+        for owner in ("alice", "bob", "alice", "bob"):
+            starts.append(claimed(store, owner, lease=SHORT).starts)
+            elapse(PAST)
+
+        assert starts == [1, 1, 2, 2]
+
+    def test_promise_6_only_a_queued_entry_can_be_replaced(self, store: Store) -> None:
+        claimed(store, "alice", "queued", state="queued")
+        claimed(store, "alice", "running")
+
+        assert isinstance(store.claim(ask("bob", "queued", state="queued", replace_queued=True)), Lease)
+        assert isinstance(store.claim(ask("bob", "running", state="queued", replace_queued=True)), Held)
+
+    # -- 7: durations in; the store's clock decides ----------------------------------------------------------------
+
+    def test_promise_7_a_client_whose_clock_is_wrong_changes_nothing(self, store: Store) -> None:
+        with skewed_clock(-3600):
+            claimed(store, "alice", lease=60)
+        with skewed_clock(3600):
+            answer = store.claim(ask("bob"))
+
+        assert isinstance(answer, Held)
+        assert 50 < answer.remaining <= 60
+
+    def test_promise_7_a_lease_ends_by_the_stores_clock(self, store: Store, elapse: Elapse) -> None:
+        claimed(store, "alice", lease=SHORT)
+        assert isinstance(store.claim(ask("bob")), Held)
+        elapse(PAST)
+
+        assert isinstance(store.claim(ask("bob")), Lease)
+
+    def test_promise_7_renewal_is_counted_from_now(self, store: Store, elapse: Elapse) -> None:
+        lease = claimed(store, "alice", lease=LONG)
+        store.renew([(lease, SHORT)])
+        elapse(PAST)
+
+        assert isinstance(store.claim(ask("bob")), Lease)
+
+    def test_promise_7_a_queued_entry_ends_too(self, store: Store, elapse: Elapse) -> None:
+        requeued(store, claimed(store, "other", "other"))
+        store.requeue(claimed(store, "alice"), SHORT, copy_for=LONG)
+        elapse(PAST)
+
+        assert isinstance(store.claim(ask("bob")), Lease)
+
+    # -- 8: nothing grows without end ------------------------------------------------------------------------------
+
+    def test_promise_8_an_entry_ends_with_its_retention(self, store: Store, elapse: Elapse) -> None:
+        store.complete(claimed(store, "alice", "done"), succeeded(keep_for=SHORT))
+        store.release(claimed(store, "alice", "freed"), ended(keep_for=SHORT))
+        claimed(store, "alice", "abandoned", lease=SHORT / 2, keep_for=SHORT / 2)
+        claimed(store, "alice", "never started", state="queued", lease=SHORT / 2, keep_for=SHORT / 2)
+        assert len(list(store.scan())) == 4
+        elapse(PAST)
+
+        assert list(store.scan()) == []
+        assert store.get("done") is None
+
+    def test_promise_8_a_receipt_ends_with_its_retention(self, store: Store, elapse: Elapse) -> None:
+        store.complete(claimed(store, "alice"), succeeded(keep_for=SHORT))
+        claimed(store, "bob", lease=SHORT)
+        elapse(PAST)
+
+        assert isinstance(store.claim(ask("alice")), Lease)
+
+    def test_promise_8_a_claim_that_ran_out_is_remembered_for_its_retention(
+        self, store: Store, elapse: Elapse
+    ) -> None:
+        claimed(store, "alice", lease=SHORT, keep_for=LONG)
+        elapse(PAST)
+        entry = store.get("key")
+
+        assert entry is not None
+        assert (entry.state, entry.owner, entry.remaining <= 0) == ("running", "alice", True)
+
+    def test_promise_8_scan_lists_every_entry(self, store: Store) -> None:
+        keys = {f"task:{number}" for number in range(30)}
+        for key in keys:
+            claimed(store, "alice", key)
+        claimed(store, "alice", "other")
+
+        assert {entry.key for entry in store.scan()} == keys | {"other"}
+        assert {entry.key for entry in store.scan("task:")} == keys
+
+    def test_promise_8_scan_takes_its_prefix_to_the_letter(self, store: Store) -> None:
+        odd = ("a%b", "a_b", "a*b", "a[b]", "a{b}c", "}", "a?b", "a\\b", "ключ", "a b")
+        for key in (*odd, "axb"):
+            claimed(store, "alice", key)
+
+        for key in odd:
+            assert [entry.key for entry in store.scan(key)] == [key]
+
+    def test_promise_8_get_shows_what_is_known(self, store: Store) -> None:
+        lease = claimed(store, "alice", payload="digest")
+        entry = store.get("key")
+
+        assert entry is not None
+        assert (entry.key, entry.state, entry.owner, entry.attempt) == ("key", "running", "alice", lease.attempt)
+        assert (entry.token, entry.starts, entry.payload) == (lease.token, 1, "digest")
+        assert LONG - 60 < entry.remaining <= LONG
+
+    # -- who publishes a queued job's message ----------------------------------------------------------------------
+
+    def test_promise_1_a_duplicate_of_an_unmarked_entry_is_asked_to_publish(self, store: Store) -> None:
+        queued = claimed(store, "alice", state="queued")
+        found = store.claim(ask("bob", state="queued", copy_for=LONG))
+
+        assert isinstance(found, Held) and found.publish
+        assert requeued(store, found)  # the duplicate marks what it has published
+        found = store.claim(ask("carol", state="queued", copy_for=LONG))
+        assert isinstance(found, Held) and not found.publish
+        assert requeued(store, queued)
+
+    def test_promise_1_of_many_duplicates_of_an_overdue_entry_one_is_asked_to_publish(
+        self, store: Store, elapse: Elapse
+    ) -> None:
+        store.requeue(claimed(store, "alice", state="queued"), LONG, copy_for=SHORT)
+        elapse(PAST)
+        answers = [store.claim(ask(f"duplicate {n}", state="queued", copy_for=LONG)) for n in range(3)]
+
+        assert [isinstance(answer, Held) and answer.publish for answer in answers] == [True, False, False]
+
+    def test_promise_1_an_entry_is_published_again_three_times_at_most(self, store: Store, elapse: Elapse) -> None:
+        store.requeue(claimed(store, "alice", state="queued"), LONG, copy_for=0.001)
+        published = 0
+        for number in range(6):
+            elapse(0.05)
+            answer = store.claim(ask(f"duplicate {number}", state="queued", copy_for=0.001))
+            published += isinstance(answer, Held) and answer.publish
+
+        assert published == 3
+
+    def test_promise_1_a_call_whose_own_id_is_queued_publishes(self, store: Store) -> None:
+        requeued(store, claimed(store, "alice", state="queued"))
+        answer = store.claim(ask("alice", state="queued", copy_for=LONG))
+
+        assert isinstance(answer, Held) and answer.publish
+
+    def test_promise_1_one_copy_of_a_running_jobs_message_goes_on(self, store: Store) -> None:
+        claimed(store, "alice")
+        first = store.claim(ask("alice", copy="first", copy_for=LONG))
+        second = store.claim(ask("alice", copy="second", copy_for=LONG))
+        first_again = store.claim(ask("alice", copy="first", copy_for=LONG))
+
+        assert [isinstance(a, Held) and a.publish for a in (first, second, first_again)] == [True, False, True]
+
+    def test_promise_1_a_copy_that_is_overdue_gives_way_to_the_next(self, store: Store, elapse: Elapse) -> None:
+        claimed(store, "alice")
+        store.claim(ask("alice", copy="first", copy_for=SHORT))
+        elapse(PAST)
+        second = store.claim(ask("alice", copy="second", copy_for=LONG))
+
+        assert isinstance(second, Held) and second.publish
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    def holder(self, store: Store, key: str = "key") -> str:
+        answer = store.claim(ask("onlooker", key))
+        assert isinstance(answer, Held), answer
+        return answer.owner
+
+    def outcome(self, store: Store, owner: str, key: str = "key") -> bytes | None:
+        answer = store.claim(ask(owner, key))
+        assert isinstance(answer, Completed), answer
+        return answer.outcome
+
+    def how(self, store: Store, owner: str, key: str = "key") -> How:
+        answer = store.claim(ask(owner, key))
+        assert isinstance(answer, Completed), answer
+        return answer.how
+
+
+@contextmanager
+def skewed_clock(seconds: float) -> Iterator[None]:
+    """This process's wall clock is wrong by *seconds*, for code that looks at it through `time`."""
+    real, real_ns = time.time, time.time_ns
+    time.time = lambda: real() + seconds
+    time.time_ns = lambda: real_ns() + int(seconds * 1e9)
+    try:
+        yield
+    finally:
+        time.time, time.time_ns = real, real_ns

@@ -1,0 +1,88 @@
+"""Several processes, or threads where a store lives in one process, that ask for one key at the same moment."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from taskguard.store import Claim, Ending, Lease, Store
+
+Opener = Callable[[], Store] | None
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class Grant:
+    token: int
+    asked: float
+    ended: float
+
+
+def winners(store: Store, opener: Opener, *, racers: int, rounds: int) -> Iterator[list[int]]:
+    """For each round the tokens granted when all racers asked for one key at once."""
+    for answers in zip(*_run(store, opener, racers, _claim_each_round, rounds), strict=True):
+        yield [token for token in answers if token]
+
+
+def race(store: Store, opener: Opener, *, racers: int, rounds: int) -> list[Grant]:
+    """What racers were granted that took turns at one key, each as often as *rounds* says."""
+    return [grant for grants in _run(store, opener, racers, _take_turns, rounds) for grant in grants]
+
+
+def _claim_each_round(store: Store, barrier: Any, rounds: int) -> list[int]:
+    tokens = []
+    for number in range(rounds):
+        claim = Claim(f"round {number}", uuid4().hex, uuid4().hex, lease=600, keep_for=600)
+        barrier.wait(PATIENCE)
+        answer = store.claim(claim)
+        tokens.append(answer.token if isinstance(answer, Lease) else 0)
+    return tokens
+
+
+def _take_turns(store: Store, barrier: Any, rounds: int) -> list[Grant]:
+    grants: list[Grant] = []
+    barrier.wait(PATIENCE)
+    give_up = time.monotonic() + PATIENCE
+    while len(grants) < rounds and time.monotonic() < give_up:
+        asked = time.monotonic()
+        answer = store.claim(Claim("turns", uuid4().hex, uuid4().hex, lease=600, keep_for=600))
+        if isinstance(answer, Lease):
+            grants.append(Grant(answer.token, asked, time.monotonic()))
+            store.release(answer, Ending(keep_for=600))
+    return grants
+
+
+def _run(store: Store, opener: Opener, racers: int, work: Callable[..., list[Any]], rounds: int) -> list[list[Any]]:
+    if opener is None:
+        barrier: Any = threading.Barrier(racers)
+        with ThreadPoolExecutor(racers) as pool:
+            return _gather(pool, racers, lambda: work(store, barrier, rounds))
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager:
+        barrier = manager.Barrier(racers)
+        with ProcessPoolExecutor(racers, mp_context=context) as pool:
+            return _gather(pool, racers, _opened, opener, work, barrier, rounds)
+
+
+def _gather(pool: Executor, racers: int, work: Callable[..., list[Any]], *args: Any) -> list[list[Any]]:
+    return [future.result(PATIENCE * 2) for future in [pool.submit(work, *args) for _ in range(racers)]]
+
+
+def _opened(opener: Callable[[], Store], work: Callable[..., list[Any]], barrier: Any, rounds: int) -> list[Any]:
+    with _closing(opener()) as store:
+        return work(store, barrier, rounds)
+
+
+@contextmanager
+def _closing(store: Store) -> Iterator[Store]:
+    try:
+        yield store
+    finally:
+        store.close()

@@ -1,0 +1,45 @@
+"""Real servers for tests: Redis, Valkey, PostgreSQL, PgBouncer, and a proxy that breaks the network to them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NoReturn, TypeVar, overload
+
+from .postgres import PgBouncer, PostgresServer
+from .processes import Server, ServerError
+from .proxy import Proxy
+from .redis import FLAVOURS, RedisServer
+
+__all__ = ["FLAVOURS", "PgBouncer", "PostgresServer", "Proxy", "RedisServer", "Server", "ServerError", "require"]
+
+_S = TypeVar("_S", bound=Server)
+
+
+@overload
+def require(kind: str, **options: Any) -> RedisServer: ...
+
+
+@overload
+def require(kind: type[_S], *arguments: Any, **options: Any) -> _S: ...
+
+
+def require(kind: str | type[Server], *arguments: Any, **options: Any) -> Server:
+    """Start a server: a flavour of Redis by its name, any other one by its class.
+
+    One that cannot be had skips the test, and fails it where the environment variable CI is set. The caller closes
+    what it gets.
+    """
+    server = RedisServer(kind, **options) if isinstance(kind, str) else kind(*arguments, **options)
+    if reason := server.missing():
+        _do_without(f"{server.name}: {reason}")
+    server.start()
+    return server
+
+
+def _do_without(reason: str) -> NoReturn:
+    # Imported late: the set-up of the servers comes through here too, and needs neither pytest nor its import time.
+    import pytest
+
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
