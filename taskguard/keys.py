@@ -120,6 +120,16 @@ def signature_of(
     return signature.replace(parameters=[p for p in parameters if p.name not in skip and not takes_fence(p)])
 
 
+def fence_parameter(function: Callable[..., object]) -> str | None:
+    """The name of the parameter that is given the fence: the one annotated `Fence`, else the one named `fence`."""
+    try:
+        parameters = _read_signature(function).parameters
+    except (TypeError, ValueError):
+        return None  # some built-in functions; none of them wants a fence
+    annotated = (name for name, parameter in parameters.items() if takes_fence(parameter))
+    return next(annotated, "fence" if "fence" in parameters else None)
+
+
 def takes_fence(parameter: inspect.Parameter) -> bool:
     """Whether the parameter is annotated `Fence`, as a class, as text or in a union with something else."""
     annotation = parameter.annotation
@@ -135,9 +145,7 @@ def _names_fence(annotation: object) -> bool:
     return isinstance(annotation, type) and annotation.__name__ == "Fence"
 
 
-def _without_first(
-    function: Callable[..., object], parameters: list[inspect.Parameter]
-) -> list[inspect.Parameter]:
+def _without_first(function: Callable[..., object], parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
     if not parameters:
         raise ConfigurationError(f"{function!r} is bound and takes no parameter; write self as its first one")
     # *args takes the task itself along with the rest, as with any method.
@@ -178,7 +186,8 @@ def _parse_path(text: str, by: By) -> _Path:
         raise ConfigurationError(
             f'key={by!r}: {text!r} is not a path; write a parameter\'s name, and dots for what is inside: "order.id"'
         )
-    return _Path(text, by)
+    first, *rest = text.split(".")
+    return _Path(text, by, first, tuple(rest))
 
 
 def _parse_template(template: str) -> _Template:
@@ -218,25 +227,22 @@ _MISSING = object()
 class _Path:
     text: str
     by: By
+    first: str
+    rest: tuple[str, ...]
 
     def check(self, signature: inspect.Signature) -> None:
-        first = self.text.partition(".")[0]
-        if first not in signature.parameters:
-            raise ConfigurationError(f"key={self.by!r} names {first!r}, {_way_out(self.text, signature)}")
+        if self.first not in signature.parameters:
+            raise ConfigurationError(f"key={self.by!r} names {self.first!r}, {_way_out(self, signature)}")
 
     def form(self, bound: inspect.BoundArguments) -> str:
-        first, *rest = self.text.split(".")
-        value: object = bound.arguments[first]
-        for part in rest:
+        value: object = bound.arguments[self.first]
+        for part in self.rest:
             value = self._inside(value, part)
         return canonical(value, self.text)
 
     def _inside(self, value: Any, part: str) -> object:
-        if isinstance(value, Mapping):
-            # Asked before it is taken: a defaultdict would make one up, and change the caller's argument.
-            found = value[part] if part in value else _MISSING
-        else:
-            found = getattr(value, part, _MISSING)
+        # By get(): a defaultdict would make one up, and change the caller's argument.
+        found = value.get(part, _MISSING) if isinstance(value, Mapping) else getattr(value, part, _MISSING)
         if found is _MISSING:
             raise KeyArgumentError(
                 self.text, f"a value of type {_name(type(value))} has no {part!r}; pass one that has it with every call"
@@ -244,20 +250,20 @@ class _Path:
         return found
 
 
-def _way_out(path: str, signature: inspect.Signature) -> str:
+def _way_out(path: _Path, signature: inspect.Signature) -> str:
     names = list(signature.parameters)
     if not names:
         return "which is not a parameter: the function has none; leave key= out"
     return f"which is not a parameter; the parameters to choose from are: {', '.join(names)}{_hint(path, signature)}"
 
 
-def _hint(path: str, signature: inspect.Signature) -> str:
-    near = difflib.get_close_matches(path.partition(".")[0], signature.parameters, 1)
+def _hint(path: _Path, signature: inspect.Signature) -> str:
+    near = difflib.get_close_matches(path.first, signature.parameters, 1)
     if near:
         return f"; did you mean {near[0]!r}?"
     for parameter in signature.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            return f"; write '{parameter.name}.{path}' for what arrives in **{parameter.name}"
+            return f"; write '{parameter.name}.{path.text}' for what arrives in **{parameter.name}"
     return ""
 
 

@@ -1,0 +1,23 @@
+"""The clock by which a holder counts its own validity."""
+
+from __future__ import annotations
+
+import time
+
+DRIFT = 0.01
+"""How much faster than ours the store's clock may run."""
+SLACK = 0.002
+
+
+def since_boot() -> float:
+    """Seconds on a clock that nobody sets and that goes on while the machine sleeps."""
+    return time.clock_gettime(_CLOCK)
+
+
+# The monotonic clock stands still during suspend, and a laptop that wakes would still believe in its lease.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def valid_until(asked: float, lease: float) -> float:
+    """Until when a lease surely holds that was asked for at *asked*, before the request left."""
+    return asked + lease * (1 - DRIFT) - SLACK

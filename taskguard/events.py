@@ -1,0 +1,87 @@
+"""What happened, told to whoever listens: one frozen event per outcome, and listeners that can never break a job."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Literal, TypeAlias
+
+Kind: TypeAlias = Literal[
+    "claimed",  # the key was free and is this owner's now
+    "took_over",  # ... it was running under a lease that had run out
+    "duplicate",  # the key is held by another owner (or by this very job, running elsewhere)
+    "reused",  # the work had ended before, and that is the answer
+    "completed",
+    "failed",  # the work failed, and the key is free (or done, with on_done="reuse")
+    "released",
+    "requeued",
+    "refused",  # the end of the work was not accepted: somebody else holds the key
+    "lost",  # the store says that this lease is not the newest
+    "unsure",  # the lease ran out and the store is silent
+    "renewal_failed",  # the store could not be asked; it is asked again
+    "store_unavailable",
+    "wait_timeout",
+    "too_many_starts",
+    "not_kept",  # the work is done, its result could not be kept
+]
+
+_QUIET = frozenset({"claimed", "completed", "released", "requeued"})
+_LEVEL = {"duplicate": logging.INFO, "reused": logging.INFO, "took_over": logging.INFO}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One decision about one key."""
+
+    kind: Kind
+    key: str
+    owner: str
+    token: int = 0
+    holder: str = ""
+    """The other one: who holds the key, or whose outcome is reused."""
+    state: str = ""
+    since: float = 0.0
+    detail: str = ""
+
+    def __str__(self) -> str:
+        parts = [f"{self.kind.replace('_', ' ')}: {self.key}", f"owner {self.owner}"]
+        if self.holder:
+            parts.append(f"{self.state or 'held'} by {self.holder}")
+        if self.since:
+            parts.append(f"since {datetime.fromtimestamp(self.since, timezone.utc):%Y-%m-%d %H:%M:%S} UTC")
+        if self.token:
+            parts.append(f"token {self.token}")
+        if self.detail:
+            parts.append(self.detail)
+        return ", ".join(parts)
+
+
+Listener: TypeAlias = Callable[[Event], None]
+
+_logger = logging.getLogger("taskguard")
+
+
+def log(event: Event) -> None:
+    """The listener every guard starts with: quiet on what goes as it should, a warning on what does not."""
+    level = logging.DEBUG if event.kind in _QUIET else _LEVEL.get(event.kind, logging.WARNING)
+    if _logger.isEnabledFor(level):
+        _logger.log(level, "%s", event)
+
+
+class Listeners:
+    """Those who are told. One that fails is reported in the log, and the job goes on."""
+
+    def __init__(self, listeners: Iterable[Listener] = (log,)) -> None:
+        self._listeners = list(listeners)
+
+    def add(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def tell(self, event: Event) -> None:
+        for listener in self._listeners:
+            try:
+                listener(event)
+            except Exception:
+                _logger.exception("listener %r failed on: %s", listener, event)

@@ -1,0 +1,135 @@
+"""What a body is given: the token of its claim, and what can be done with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextvars import ContextVar
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from taskguard.errors import LeaseLostError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from taskguard.heartbeat import Holding
+    from taskguard.store import Store
+
+
+class Fence:
+    """The token of one claim.
+
+    A lease alone cannot stop a process that slept past its end from writing; only the resource can, by refusing a
+    token lower than the highest it has seen. The fence carries that token to it.
+    """
+
+    def __init__(
+        self,
+        holding: Holding,
+        *,
+        store: Store,
+        ask: Callable[[Holding], None],
+        idempotency_key: str,
+        scheduled_for: datetime | None = None,
+    ) -> None:
+        self._holding = holding
+        self._store = store
+        self._ask = ask
+        self._where = where()
+        self.idempotency_key = idempotency_key
+        """The same through retries and redeliveries of this work: for an API that takes one."""
+        self.scheduled_for = scheduled_for
+        """The moment a scheduled run is for, whenever it fires."""
+
+    def __repr__(self) -> str:
+        return f"Fence(key={self.key!r}, owner={self.owner!r}, token={self.token})"
+
+    @property
+    def key(self) -> str:
+        return self._holding.lease.key
+
+    @property
+    def owner(self) -> str:
+        return self._holding.lease.owner
+
+    @property
+    def token(self) -> int:
+        return self._holding.lease.token
+
+    @property
+    def starts(self) -> int:
+        """How often this job was started since its last retry; more than 1 means that a worker of it died."""
+        return self._holding.lease.starts
+
+    @property
+    def remaining(self) -> float:
+        """Seconds for which nobody else can have been granted the key; not positive once that is over."""
+        return self._holding.remaining
+
+    @property
+    def lost(self) -> bool:
+        """The store has said that this lease is over."""
+        return self._holding.lost
+
+    @property
+    def unsure(self) -> bool:
+        """The lease ran out and the store has not been heard of since: somebody else may hold the key."""
+        return self._holding.unsure
+
+    def check(self) -> None:
+        """Return only if this lease is still the newest; raise `LeaseLostError` if it is lost, or nobody can say.
+
+        Costs nothing while the lease is valid. After that (a process that was stopped and wakes) the store is asked.
+        """
+        if self._holding.lost:
+            raise LeaseLostError(self.key, self.token)
+        if self._holding.remaining > 0:
+            return
+        try:
+            self._ask(self._holding)
+        except StoreUnavailableError as error:
+            raise LeaseLostError(self.key, self.token, True) from error
+        if self._holding.lost or self._holding.remaining <= 0:
+            raise LeaseLostError(self.key, self.token, not self._holding.lost)
+
+    def headers(self) -> dict[str, str]:
+        """What to send with an HTTP request so that its receiver can refuse a repetition, or a stale holder."""
+        return {"Idempotency-Key": self.idempotency_key, "X-Fencing-Token": str(self.token)}
+
+
+_fences: ContextVar[tuple[Fence, ...]] = ContextVar("taskguard_fences", default=())
+
+
+def current_fence() -> Fence | None:
+    """The fence of the innermost body that runs here; None outside of one."""
+    fences = _fences.get()
+    return fences[-1] if fences else None
+
+
+def current_fences() -> tuple[Fence, ...]:
+    return _fences.get()
+
+
+def make_current(fences: tuple[Fence, ...]) -> None:
+    _fences.set(fences)
+
+
+def fence_held_here(store: Store, key: str) -> Fence | None:
+    """The fence under which this very thread or task holds *key* already."""
+    for fence in _fences.get():
+        # A context is copied into new tasks and threads; what they find in it is not theirs.
+        if fence.key == key and fence._store is store and fence._where == where() and not fence.lost:
+            return fence
+    return None
+
+
+def where() -> tuple[int, int, int]:
+    """This process, this thread (or greenlet), this task of an event loop."""
+    task = 0
+    if "asyncio" in sys.modules:
+        asyncio = sys.modules["asyncio"]
+        if asyncio._get_running_loop() is not None:
+            task = id(asyncio.current_task())
+    return os.getpid(), threading.get_ident(), task

@@ -1,0 +1,417 @@
+"""Claim, run, complete or release: the only place that decides.
+
+`Guard.hold` and `Guard.run` are the guard for scripts and services. The queue integrations use what is below them:
+`begin`, which answers with `Work` (the claim is granted), `Held` or `Completed`, and the ends of a `Work`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from functools import lru_cache
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+from taskguard import interrupt
+from taskguard.clocks import since_boot
+from taskguard.errors import (
+    ConfigurationError,
+    DuplicateTaskError,
+    EarlierFailureError,
+    LeaseLostError,
+    OutcomeNotKeptError,
+    StoreUnavailableError,
+    TooManyStartsError,
+    WaitTimeoutError,
+)
+from taskguard.events import Event, Kind, Listener, Listeners, log
+from taskguard.fence import Fence, current_fences, fence_held_here, make_current
+from taskguard.heartbeat import Heartbeat, Holding
+from taskguard.outcomes import JsonOutcomes, NotKept, Outcomes
+from taskguard.policy import Policy
+from taskguard.signatures import fence_parameter
+from taskguard.store import Claim, Claimant, Completed, Ending, Held, How, Lease, Reuse, Store
+from taskguard.stores import open_store
+
+T = TypeVar("T")
+
+PATIENCE = 10.0
+"""How long a store that does not answer is asked again before that is an error."""
+FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 2.0
+
+_REUSE: dict[str, Reuse] = {"rerun": "nothing", "reuse_success": "success", "reuse": "anything"}
+
+
+class Guard:
+    """Makes work happen once, on one store."""
+
+    def __init__(
+        self,
+        store: Store | str,
+        *,
+        namespace: str = "taskguard",
+        patience: float = PATIENCE,
+        outcomes: Outcomes | None = None,
+        listeners: Iterable[Listener] = (log,),
+    ) -> None:
+        self.store = open_store(store, namespace=namespace) if isinstance(store, str) else store
+        self.patience = patience
+        self.outcomes: Outcomes = outcomes or JsonOutcomes()
+        self.listeners = Listeners(listeners)
+        self.heartbeat = Heartbeat(self.store, self._tell_of_holding)
+
+    def __repr__(self) -> str:
+        return f"Guard({self.store!r})"
+
+    def close(self) -> None:
+        """Give back what the store holds open."""
+        self.store.close()
+
+    # -- for scripts and services ----------------------------------------------------------------------------------
+
+    @contextmanager
+    def hold(
+        self,
+        key: str,
+        *,
+        lease: float = 30.0,
+        wait_up_to: float = 0.0,
+        keep_for: float | None = None,
+        hold_at_most: float | None = None,
+        hold_at_least: float | None = None,
+        on_lost: Literal["abort", "abort_if_unsure", "continue"] = "abort",
+    ) -> Iterator[Fence]:
+        """Hold *key* while the block runs, and give it the fence.
+
+        Raises `DuplicateTaskError` if another holds it, `WaitTimeoutError` if that is still so after *wait_up_to*
+        seconds, and `LeaseLostError` in the block, or at its end, if the lease was lost meanwhile. A block that holds
+        the key already, in the same thread or task, has it at once, with the same fence.
+        """
+        nested = fence_held_here(self.store, _checked(key))
+        if nested is not None:
+            yield nested
+            return
+        policy = _policy(
+            lease=lease,
+            keep_for=keep_for,
+            hold_at_most=hold_at_most,
+            hold_at_least=hold_at_least,
+            on_lost=on_lost,
+            on_conflict="wait",
+            wait_up_to=wait_up_to,
+        )
+        work = self._obtain(self.new_claim(key, _owner(), policy), policy)
+        if isinstance(work, Completed):  # an owner made for this block cannot have ended before
+            raise OutcomeNotKeptError(key, work.owner, "the key was settled by hand while it was being claimed")
+        try:
+            with work as fence:
+                yield fence
+        except BaseException:
+            work.release_quietly()
+            raise
+        if not work.release_quietly() and on_lost != "continue":
+            raise LeaseLostError(key, work.fence.token)
+
+    def run(
+        self,
+        key: str,
+        function: Callable[..., T],
+        *args: Any,
+        keep_for: float,
+        on_done: Literal["rerun", "reuse_success", "reuse"] = "reuse_success",
+        lease: float = 30.0,
+        wait_up_to: float = 3600.0,
+        hold_at_most: float | None = None,
+        hold_at_least: float | None = None,
+        on_lost: Literal["abort", "abort_if_unsure", "continue"] = "abort",
+    ) -> T:
+        """Call `function(*args)` once for *key*; every later call within *keep_for* seconds gets the stored outcome.
+
+        A call that comes while another runs waits for its outcome, and takes its place if it has none. The result is
+        kept as JSON: what JSON cannot say is given to the first caller, and later ones get `OutcomeNotKeptError`.
+        """
+        if fence_held_here(self.store, _checked(key)) is not None:
+            raise ConfigurationError(f"{key} is held by the very code that wants to run it: call the function itself")
+        policy = _policy(
+            lease=lease,
+            keep_for=keep_for,
+            on_done=on_done,
+            hold_at_most=hold_at_most,
+            hold_at_least=hold_at_least,
+            on_lost=on_lost,
+            on_conflict="wait",
+            wait_up_to=wait_up_to,
+        )
+        claim = self.new_claim(key, _owner(), policy)
+        work = self._obtain(claim, policy, idempotency_key=key if on_done != "rerun" else claim.owner)
+        if isinstance(work, Completed):
+            return self._stored(work)  # type: ignore[no-any-return]
+        name = fence_parameter(function)
+        try:
+            with work as fence:
+                value = function(*args, **({name: fence} if name else {}))
+        except BaseException as error:
+            if isinstance(error, Exception) and not work.is_own_loss(error):
+                work.fail(error)
+            else:
+                work.release_quietly()  # the process, or this run, is told to end: the work has not failed
+            raise
+        if not work.succeed(value):
+            raise LeaseLostError(key, work.fence.token)
+        return value
+
+    # -- the engine ------------------------------------------------------------------------------------------------
+
+    def new_claim(self, key: str, owner: str, policy: Policy, **options: Any) -> Claim:
+        """A claim of *owner* under a new attempt."""
+        options = {"reuse": _REUSE[policy.on_done], **options}
+        return Claim(key, owner, new_attempt(), lease=policy.lease, keep_for=policy.keep, **options)
+
+    def begin(
+        self,
+        claim: Claim,
+        policy: Policy,
+        *,
+        idempotency_key: str | None = None,
+        scheduled_for: datetime | None = None,
+        tell: bool = True,
+    ) -> Work | Held | Completed:
+        """Ask for the key, to run the body now if it is granted.
+
+        Raises `TooManyStartsError`, after ending the job for good, if its workers died too often.
+        """
+        asked, answer = self.ask(claim, tell=tell)
+        if not isinstance(answer, Lease):
+            return answer
+        work = Work(self, policy, answer, asked, idempotency_key or claim.owner, scheduled_for)
+        if answer.starts > policy.max_starts:
+            error = TooManyStartsError(claim.key, claim.owner, answer.starts, policy.max_starts)
+            self.tell("too_many_starts", answer, token=answer.token, detail=str(error))
+            work.fail(error)
+            raise error
+        return work
+
+    def ask(self, claim: Claim, *, tell: bool = True) -> tuple[float, Lease | Held | Completed]:
+        """The store's answer, and the moment before the question that it answers left.
+
+        A reply that was lost is not an answer: the same claim is asked again, and gets its own lease back.
+        """
+
+        def once() -> tuple[float, Lease | Held | Completed]:
+            return since_boot(), self.store.claim(claim)
+
+        asked, answer = self._patiently(once, claim, self.patience)
+        if tell:
+            self._tell_of_answer(claim, answer)
+        return asked, answer
+
+    def settle(self, claimant: Claimant, verb: Callable[[], bool], kind: Kind, *, patience: float = 0.0) -> bool:
+        """Carry out the end of a claim, asking again as long as the store is silent; False if it was refused."""
+        done = self._patiently(verb, claimant, max(self.patience, patience))
+        self.tell(kind if done else "refused", claimant, token=getattr(claimant, "token", 0))
+        return done
+
+    def tell(self, kind: Kind, claimant: Claimant, **facts: Any) -> None:
+        self.listeners.tell(Event(kind=kind, key=claimant.key, owner=claimant.owner, **facts))
+
+    def _patiently(self, verb: Callable[[], T], claimant: Claimant, patience: float) -> T:
+        give_up = since_boot() + patience
+        for pause in pauses():
+            try:
+                return verb()
+            except StoreUnavailableError as error:
+                if since_boot() + pause >= give_up:
+                    self.tell("store_unavailable", claimant, detail=str(error))
+                    raise
+            time.sleep(pause)
+        raise AssertionError("pauses never end")
+
+    def _obtain(self, claim: Claim, policy: Policy, *, idempotency_key: str | None = None) -> Work | Completed:
+        """Ask until the key is ours, or the work has ended; at most as long as the policy waits."""
+        started = since_boot()
+        tell = True
+        for pause in pauses():
+            answer = self.begin(claim, policy, idempotency_key=idempotency_key, tell=tell)
+            if not isinstance(answer, Held):
+                return answer
+            tell = False  # once is enough while it waits
+            waited = since_boot() - started
+            if waited >= policy.wait_up_to:
+                self._give_up_on(answer, claim, waited if policy.wait_up_to else 0.0)
+            time.sleep(min(pause, policy.wait_up_to - waited))
+        raise AssertionError("pauses never end")
+
+    def _give_up_on(self, held: Held, claim: Claim, waited: float) -> None:
+        facts = (held.key, held.owner, held.state, held.since, held.token)
+        if not waited:
+            raise DuplicateTaskError(*facts)
+        self.tell("wait_timeout", claim, holder=held.owner, state=held.state, since=held.since, token=held.token)
+        raise WaitTimeoutError(*facts, round(waited, 3))
+
+    def _stored(self, done: Completed) -> Any:
+        if done.outcome is None:
+            raise OutcomeNotKeptError(done.key, done.owner, "it was too large, or could not be written as JSON")
+        if done.how == "succeeded":
+            return self.outcomes.decode(done.outcome)
+        raise EarlierFailureError(done.key, done.owner, self.outcomes.decode_error(done.outcome))
+
+    def _tell_of_answer(self, claim: Claim, answer: Lease | Held | Completed) -> None:
+        if isinstance(answer, Lease):
+            self.tell("took_over" if answer.took_over else "claimed", claim, token=answer.token)
+        elif isinstance(answer, Held):
+            facts = {"holder": answer.owner, "state": answer.state, "since": answer.since, "token": answer.token}
+            self.tell("duplicate", claim, **facts)
+        else:
+            self.tell("reused", claim, holder=answer.owner, state=answer.how, since=answer.at, token=answer.token)
+
+    def _tell_of_holding(self, holding: Holding, kind: Kind, detail: str) -> None:
+        self.tell(kind, holding.lease, token=holding.lease.token, detail=detail)
+
+
+class Work:
+    """A granted claim: its body runs in a `with` block, its end is one of the methods below."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        policy: Policy,
+        lease: Lease,
+        asked: float,
+        idempotency_key: str,
+        scheduled_for: datetime | None = None,
+    ) -> None:
+        self._guard = guard
+        self._policy = policy
+        self._asked = asked
+        self._holding = Holding(
+            lease, seconds=policy.lease, asked=asked, on_lost=policy.on_lost, at_most=policy.hold_at_most
+        )
+        self.lease = lease
+        self.fence = Fence(
+            self._holding,
+            store=guard.store,
+            ask=guard.heartbeat.renew_now,
+            idempotency_key=idempotency_key,
+            scheduled_for=scheduled_for,
+        )
+
+    def __enter__(self) -> Fence:
+        if self._policy.on_lost != "continue":
+            self._holding.body = interrupt.enter()
+        self._guard.heartbeat.add(self._holding)
+        make_current((*current_fences(), self.fence))
+        return self.fence
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave_body()
+
+    def _leave_body(self) -> None:
+        """From here on the body is not interrupted. Again does nothing: an interruption may hit the way out itself."""
+        if self._holding.body is not None:
+            self._holding.body.leave()
+        make_current(tuple(fence for fence in current_fences() if fence is not self.fence))
+
+    def is_own_loss(self, error: BaseException) -> bool:
+        """Whether *error* says that this very claim was lost, and not another one within its body."""
+        return isinstance(error, LeaseLostError) and error.token == self.lease.token and error.key == self.lease.key
+
+    # -- ends ------------------------------------------------------------------------------------------------------
+
+    def succeed(self, value: Any) -> bool:
+        """Keep *value* as the outcome, or at least the fact."""
+        try:
+            outcome = self._guard.outcomes.encode(value)
+        except NotKept as why:
+            outcome = None
+            self._guard.tell("not_kept", self.lease, token=self.lease.token, detail=str(why))
+        return self.complete("succeeded", outcome)
+
+    def fail(self, error: BaseException) -> bool:
+        """The work failed for good: the key is free, or done where failures are reused."""
+        try:
+            outcome = self._guard.outcomes.encode_error(error)
+        except NotKept:
+            outcome = None
+        if self._policy.on_done == "reuse":
+            return self.complete("failed", outcome)
+        return self.release("failed", outcome)
+
+    def complete(self, how: How, outcome: bytes | None) -> bool:
+        ending = self._ending(how, outcome)
+        kind: Kind = "completed" if how == "succeeded" else "failed"
+        return self._end(lambda: self._guard.store.complete(self.lease, ending), kind)
+
+    def release(self, how: How = "released", outcome: bytes | None = None) -> bool:
+        ending = self._ending(how, outcome)
+        kind: Kind = "failed" if how == "failed" else "released"
+        return self._end(lambda: self._guard.store.release(self.lease, ending), kind)
+
+    def release_quietly(self) -> bool:
+        """Free the key; if the store cannot be asked, which is told, the lease runs out by itself."""
+        try:
+            return self.release()
+        except StoreUnavailableError:
+            return True
+
+    def requeue(self, seconds: float, *, copy: str = "", copy_for: float, keep_starts: bool = False) -> bool:
+        store = self._guard.store
+        return self._end(
+            lambda: store.requeue(self.lease, seconds, copy=copy, copy_for=copy_for, keep_starts=keep_starts),
+            "requeued",
+        )
+
+    def _ending(self, how: How, outcome: bytes | None) -> Ending:
+        held = since_boot() - self._asked
+        linger = max(0.0, (self._policy.hold_at_least or 0.0) - held)
+        return Ending(how=how, keep_for=self._policy.keep, outcome=outcome, linger=linger)
+
+    def _end(self, verb: Callable[[], bool], kind: Kind) -> bool:
+        # Renewed until the store has answered: one that is slow to answer must not cost the lease.
+        self._leave_body()
+        self._holding.settling = True
+        try:
+            return self._guard.settle(self.lease, verb, kind, patience=self._holding.remaining)
+        finally:
+            self._guard.heartbeat.drop(self._holding)
+            self._holding.lost = True
+
+
+def pauses(first: float = FIRST_PAUSE, longest: float = LONGEST_PAUSE) -> Iterator[float]:
+    """Exponential backoff with full jitter: many that wait for one thing do not ask at the same moment."""
+    most = first
+    while True:
+        yield random.uniform(0, most)
+        most = min(longest, most * 2)
+
+
+def new_attempt() -> str:
+    return os.urandom(12).hex()
+
+
+def _owner() -> str:
+    """A name that says where to look, for a holder that is no job of a queue."""
+    return f"{socket.gethostname()}:{os.getpid()}:{os.urandom(6).hex()}"
+
+
+def _checked(key: str) -> str:
+    if not isinstance(key, str) or not key:
+        raise ConfigurationError(f"a key is a non-empty text, not {key!r}")
+    return key
+
+
+def _policy(**options: Any) -> Policy:
+    try:
+        return _checked_policy(**options)
+    except TypeError:  # not hashable, so not a value of any option: let the policy say which
+        return Policy.of(**options)
+
+
+_checked_policy = lru_cache(maxsize=256)(Policy.of)

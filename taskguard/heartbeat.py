@@ -1,0 +1,228 @@
+"""Renews every lease that this process holds, and says when one is lost.
+
+One thread of the operating system for each store, started with the first lease. It renews at a third of the lease, all
+that are due in one call, and never dies of an error: a store that fails is asked again, soon, as long as somebody
+holds a lease.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from taskguard import interrupt, native
+from taskguard.clocks import since_boot, valid_until
+from taskguard.errors import LeaseLostError
+from taskguard.forks import renew_after_fork
+from taskguard.store import Lease, Store
+
+OnLost: TypeAlias = Literal["abort", "abort_if_unsure", "continue"]
+Tell: TypeAlias = Callable[["Holding", Literal["lost", "unsure", "renewal_failed"], str], None]
+
+RENEWALS_PER_LEASE = 3
+ALMOST_DUE = 0.1
+"""What is due within this part of a lease is renewed in the same call."""
+RETRY_AFTER = 0.1
+"""A renewal that failed is tried again after about this part of the time between two renewals."""
+IDLE = 60.0
+"""With nothing to renew for so long, the thread ends; the next lease starts another."""
+
+_logger = logging.getLogger("taskguard")
+
+
+class Holding:
+    """A lease in the hands of this process: how long it surely holds, and whether it is lost."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        *,
+        seconds: float,
+        asked: float,
+        on_lost: OnLost = "abort",
+        at_most: float | None = None,
+        body: interrupt.Body | None = None,
+    ) -> None:
+        self.lease = lease
+        self.seconds = seconds
+        self.on_lost = on_lost
+        self.body = body
+        self.lost = False
+        self.settling = False
+        self.stop_at = asked + at_most if at_most is not None else None
+        self.told_unsure = False
+        self.renewed(asked)
+
+    def renewed(self, asked: float) -> None:
+        self.valid_until = valid_until(asked, self.seconds)
+        self.renew_at = asked + self.seconds / RENEWALS_PER_LEASE
+        self.told_unsure = False
+
+    def failed(self, now: float) -> None:
+        pause = self.seconds / RENEWALS_PER_LEASE * RETRY_AFTER
+        self.renew_at = now + random.uniform(0.5, 1.5) * min(pause, 1.0)
+
+    @property
+    def remaining(self) -> float:
+        return self.valid_until - since_boot()
+
+    @property
+    def unsure(self) -> bool:
+        return not self.lost and self.remaining <= 0
+
+    def lose(self) -> None:
+        """The store says so. The body is told at once, unless it wants to go on."""
+        self.lost = True
+        if self.on_lost != "continue" and self.body is not None:
+            self.body.interrupt(LeaseLostError(self.lease.key, self.lease.token))
+
+    def doubt(self) -> None:
+        """The validity is over and the store is silent."""
+        self.told_unsure = True
+        if self.on_lost == "abort_if_unsure" and self.body is not None:
+            self.body.interrupt(LeaseLostError(self.lease.key, self.lease.token, True))
+
+
+class Heartbeat:
+    """The renewal of all leases on one store."""
+
+    def __init__(self, store: Store, tell: Tell) -> None:
+        self._store = store
+        self._tell = tell
+        self.after_fork()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        # The parent's leases are the parent's: its own thread goes on renewing them.
+        self._holdings: set[Holding] = set()
+        self._lock = native.allocate_lock()
+        self._renewer = _Alarm(self._renew_due, self._next_renewal)
+        self._doubter = _Alarm(self._doubt_due, self._next_doubt)
+
+    def add(self, holding: Holding) -> None:
+        with self._lock:
+            self._holdings.add(holding)
+        self._renewer.ring_by(holding.renew_at)
+        if holding.on_lost == "abort_if_unsure":
+            # In a thread of its own, since the renewer may be waiting for a store that does not answer.
+            self._doubter.ring_by(holding.valid_until)
+
+    def drop(self, holding: Holding) -> None:
+        with self._lock:
+            self._holdings.discard(holding)
+
+    def renew_now(self, holding: Holding) -> None:
+        """Ask the store about this one lease, from the thread that needs to know; raises if it cannot be asked."""
+        self._renew([holding])
+
+    def _all(self) -> list[Holding]:
+        with self._lock:
+            return [holding for holding in self._holdings if not holding.lost]
+
+    # -- renewing ------------------------------------------------------------------------------------------------
+
+    def _next_renewal(self) -> float | None:
+        return min((holding.renew_at for holding in self._all()), default=None)
+
+    def _renew_due(self, now: float) -> None:
+        due = []
+        for holding in self._all():
+            if holding.stop_at is not None and now >= holding.stop_at:
+                self._let_go(holding, now)
+            elif holding.renew_at <= now + holding.seconds * ALMOST_DUE:
+                due.append(holding)
+        if due:
+            self._try_to_renew(due)
+
+    def _try_to_renew(self, due: list[Holding]) -> None:
+        try:
+            self._renew(due)
+        except Exception as error:
+            now = since_boot()
+            for holding in due:
+                holding.failed(now)
+                self._tell(holding, "renewal_failed", str(error))
+                if holding.unsure and not holding.told_unsure:
+                    holding.doubt()
+                    self._tell(holding, "unsure", str(error))
+
+    def _renew(self, due: list[Holding]) -> None:
+        asked = since_boot()
+        answers = self._store.renew([(holding.lease, holding.seconds) for holding in due])
+        for holding, answer in zip(due, answers, strict=True):
+            if answer:
+                holding.renewed(asked)
+            elif self._still_held(holding):
+                holding.lose()
+                self._tell(holding, "lost", "")
+
+    def _still_held(self, holding: Holding) -> bool:
+        # It may have ended while the question was on its way: then "no" is no news.
+        with self._lock:
+            return holding in self._holdings and not holding.settling
+
+    def _let_go(self, holding: Holding, now: float) -> None:
+        """It was held as long as it may be: it is not renewed, and is over when its validity is."""
+        if now < holding.valid_until:
+            holding.renew_at = holding.valid_until
+            return
+        holding.lose()
+        self._tell(holding, "lost", "it was held as long as hold_at_most allows")
+
+    # -- doubting ------------------------------------------------------------------------------------------------
+
+    def _doubtful(self) -> list[Holding]:
+        return [h for h in self._all() if h.on_lost == "abort_if_unsure" and not h.told_unsure]
+
+    def _next_doubt(self) -> float | None:
+        return min((holding.valid_until for holding in self._doubtful()), default=None)
+
+    def _doubt_due(self, now: float) -> None:
+        for holding in self._doubtful():
+            if holding.valid_until <= now:
+                holding.doubt()
+                self._tell(holding, "unsure", "the store did not answer in time")
+
+
+class _Alarm:
+    """A thread that calls *work* whenever the moment that *upcoming* names has come."""
+
+    def __init__(self, work: Callable[[float], None], upcoming: Callable[[], float | None]) -> None:
+        self._work = work
+        self._upcoming = upcoming
+        self._state = native.allocate_lock()
+        self._bell = native.allocate_lock()
+        self._bell.acquire()
+        self._sleeps_until: float | None = None
+        self._started = False
+
+    def ring_by(self, moment: float) -> None:
+        with self._state:
+            if not self._started:
+                self._started = True
+                native.start_thread(self._run)
+            elif self._sleeps_until is not None and moment < self._sleeps_until and self._bell.locked():
+                self._bell.release()
+
+    def _run(self) -> None:
+        while self._slept():
+            try:
+                self._work(since_boot())
+            except Exception:
+                _logger.exception("the heartbeat goes on after an error of its own")
+
+    def _slept(self) -> bool:
+        """Wait for the next moment; False if there was none to wait for, and the thread is to end."""
+        with self._state:
+            upcoming = self._upcoming()
+            now = since_boot()
+            self._sleeps_until = now + IDLE if upcoming is None else upcoming
+            pause = self._sleeps_until - now
+        rang = pause <= 0 or self._bell.acquire(True, pause)
+        with self._state:
+            self._sleeps_until = None
+            if not rang and upcoming is None and self._upcoming() is None:
+                self._started = False
+        return self._started

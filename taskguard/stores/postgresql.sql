@@ -1,0 +1,420 @@
+-- The PostgreSQL store: two tables, and one function for each verb. For PostgreSQL 12 and newer.
+--
+-- The store runs this file itself when something of it is missing. Where its role may not create a schema, run it once
+-- by hand (psql -1 -f postgresql.sql; for another schema, put its name in place of "taskguard" throughout) and then
+--     GRANT USAGE ON SCHEMA taskguard TO the_role;
+--     GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA taskguard TO the_role;
+--
+-- The functions are `taskguard/rules.py` in PL/pgSQL. A function that was released is never changed: its successor gets
+-- the next number, so that two releases can use one schema at the same time.
+--
+-- All times and durations are microseconds, times by this server's clock: SELECT to_timestamp(since / 1e6).
+-- Arguments begin with an underscore, so that none can be taken for a column.
+
+-- Many processes may start at once, and IF NOT EXISTS alone does not keep two of them from creating the same thing.
+SELECT pg_advisory_xact_lock(6083744271955218);
+
+-- CREATE SCHEMA IF NOT EXISTS would ask for the right to create one even where it exists.
+DO $$ BEGIN
+    IF to_regnamespace('taskguard') IS NULL THEN
+        CREATE SCHEMA taskguard;
+    END IF;
+END $$;
+
+-- What is known of a key. The defaults are an entry that is over: it stands for none, and is there to be locked.
+CREATE TABLE IF NOT EXISTS taskguard.entry (
+    namespace   text COLLATE "C" NOT NULL,
+    key         text COLLATE "C" NOT NULL,          -- ordered by its bytes: prefixes are ranges
+    state       text    NOT NULL DEFAULT 'free' CHECK (state IN ('free', 'queued', 'running', 'done')),
+    owner       text    NOT NULL DEFAULT '',
+    attempt     text    NOT NULL DEFAULT '',
+    token       bigint  NOT NULL DEFAULT 0,
+    since       bigint  NOT NULL DEFAULT 0,
+    until       bigint  NOT NULL DEFAULT 0,         -- queued, running: the end of the claim; free, done: forgotten then
+    keep        bigint  NOT NULL DEFAULT 0,         -- how long a claim that ran out is still remembered
+    starts      integer NOT NULL DEFAULT 0,
+    took_over   boolean NOT NULL DEFAULT false,
+    payload     text    NOT NULL DEFAULT '',
+    copy        text    NOT NULL DEFAULT '',
+    copies      integer NOT NULL DEFAULT 0,
+    copy_until  bigint  NOT NULL DEFAULT 0,         -- nobody else need publish until then; 0: nobody is known to have
+    held_until  bigint  NOT NULL DEFAULT 0,         -- free, done: other owners are kept out until then
+    requeued_by text    NOT NULL DEFAULT '',        -- the attempt that last put the job into the queue
+    deaths      jsonb   NOT NULL DEFAULT '[]',      -- [["owner", starts], ...] of owners that lost the key without an end
+    how         text,
+    outcome     bytea,
+    gone_at     bigint  NOT NULL GENERATED ALWAYS AS
+                (CASE WHEN state IN ('queued', 'running') THEN until + keep ELSE until END) STORED,
+    PRIMARY KEY (namespace, key)
+);
+CREATE INDEX IF NOT EXISTS entry_gone_at ON taskguard.entry (gone_at);
+
+-- How one job ended, whoever has the key by then.
+CREATE TABLE IF NOT EXISTS taskguard.receipt (
+    namespace   text COLLATE "C" NOT NULL,
+    key         text COLLATE "C" NOT NULL,
+    owner       text COLLATE "C" NOT NULL,
+    attempt     text    NOT NULL,
+    how         text    NOT NULL,
+    token       bigint  NOT NULL,
+    at          bigint  NOT NULL,
+    until       bigint  NOT NULL,                   -- forgotten then
+    outcome     bytea,
+    twin        text    NOT NULL DEFAULT '',        -- in whose favour a skipped job was skipped
+    answered    boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (namespace, key, owner)
+);
+CREATE INDEX IF NOT EXISTS receipt_until ON taskguard.receipt (until);
+
+
+-- Never now(): that is the start of the transaction, before the wait for the lock.
+CREATE OR REPLACE FUNCTION taskguard.now_1() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+$$;
+
+
+-- Wait until nobody else acts on the key, and keep it so to the end of the transaction. Every verb begins with this and
+-- reads the clock and the receipts after it, so the verbs of a key happen one after the other.
+--
+-- A row is locked, one made for the purpose if there is none, and not an advisory lock: row locks need no shared memory
+-- (a renewal takes hundreds), no hash of the key, and also work where advisory locks are accepted and do nothing.
+CREATE OR REPLACE FUNCTION taskguard.hold_1(_namespace text, _key text) RETURNS taskguard.entry
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    e taskguard.entry;
+BEGIN
+    -- What others did while this one waited is visible to the next statement in no other isolation level.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE invalid_transaction_state USING MESSAGE = 'taskguard works in READ COMMITTED transactions only';
+    END IF;
+    -- A verb that was answered has happened, also after a crash. (All other settings of it wait at least for the disk.)
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+    LOOP
+        SELECT * INTO e FROM taskguard.entry WHERE namespace = _namespace AND key = _key FOR UPDATE;
+        EXIT WHEN FOUND;
+        -- Nothing is inserted if somebody else was first. The row found then may be purged before it is locked, hence
+        -- the loop.
+        INSERT INTO taskguard.entry (namespace, key) VALUES (_namespace, _key)
+            ON CONFLICT DO NOTHING RETURNING * INTO e;
+        EXIT WHEN FOUND;
+    END LOOP;
+    RETURN e;
+END $$;
+
+
+CREATE OR REPLACE FUNCTION taskguard.save_1(e taskguard.entry) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    UPDATE taskguard.entry SET
+        state = e.state, owner = e.owner, attempt = e.attempt, token = e.token, since = e.since, until = e.until,
+        keep = e.keep, starts = e.starts, took_over = e.took_over, payload = e.payload, copy = e.copy,
+        copies = e.copies, copy_until = e.copy_until, held_until = e.held_until, requeued_by = e.requeued_by,
+        deaths = e.deaths, how = e.how, outcome = e.outcome
+    WHERE namespace = e.namespace AND key = e.key;
+END $$;
+
+
+-- The owner's receipt; all NULL if there is none or it is over.
+CREATE OR REPLACE FUNCTION taskguard.receipt_1(_namespace text, _key text, _owner text, _now bigint)
+RETURNS taskguard.receipt LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    r taskguard.receipt;
+BEGIN
+    SELECT * INTO r FROM taskguard.receipt
+        WHERE namespace = _namespace AND key = _key AND owner = _owner AND until > _now;
+    RETURN r;
+END $$;
+
+
+CREATE OR REPLACE FUNCTION taskguard.save_receipt_1(
+    _namespace text, _key text, _owner text, _attempt text, _how text, _token bigint, _at bigint, _until bigint,
+    _outcome bytea, _twin text, _answered boolean
+) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    INSERT INTO taskguard.receipt
+        (namespace, key, owner, attempt, how, token, at, until, outcome, twin, answered)
+    VALUES
+        (_namespace, _key, _owner, _attempt, _how, _token, _at, _until, _outcome, _twin, _answered)
+    ON CONFLICT (namespace, key, owner) DO UPDATE SET
+        attempt = _attempt, how = _how, token = _token, at = _at, until = _until, outcome = _outcome,
+        twin = _twin, answered = _answered;
+END $$;
+
+
+-- Whether the claimant has the newest claim. _token is 0 where only the attempt is known. Where it is known it counts
+-- too: a claim packet that arrives late is granted anew under its old attempt.
+CREATE OR REPLACE FUNCTION taskguard.is_newest_1(e taskguard.entry, _owner text, _attempt text, _token bigint)
+RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT _attempt <> '' AND e.attempt = _attempt AND e.owner = _owner AND _token IN (0, e.token)
+$$;
+
+
+-- answer: 'lease'      with owner, attempt, token, state, starts, took_over
+--         'held'       with owner, attempt, token, state, since, remaining, payload, publish
+--         'completed'  with owner, how, token, since, outcome, twin, answered, payload
+CREATE OR REPLACE FUNCTION taskguard.claim_1(
+    _namespace text, _key text, _owner text, _attempt text, _state text, _lease bigint, _keep_for bigint, _floor bigint,
+    _reuse text, _skip boolean, _join text, _replace_queued boolean, _payload text, _copy text, _copy_for bigint,
+    OUT answer text, OUT owner text, OUT attempt text, OUT token bigint, OUT state text, OUT since bigint,
+    OUT remaining bigint, OUT starts integer, OUT took_over boolean, OUT payload text, OUT publish boolean,
+    OUT how text, OUT outcome bytea, OUT twin text, OUT answered boolean
+) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    e taskguard.entry := taskguard.hold_1(_namespace, _key);
+    now bigint := taskguard.now_1();
+    known boolean := e.gone_at > now;
+    unended boolean := known AND e.state IN ('queued', 'running');
+    live boolean := unended AND e.until > now;
+    mine boolean := known AND e.owner = _owner;
+    own taskguard.receipt;
+    r taskguard.receipt;
+    others jsonb;
+BEGIN
+    -- Asked again after a lost reply: the same lease.
+    IF mine AND e.attempt = _attempt AND e.state = _state THEN
+        e.until := now + _lease;
+        PERFORM taskguard.save_1(e);
+        answer := 'lease'; owner := e.owner; attempt := e.attempt; token := e.token; state := e.state;
+        starts := e.starts; took_over := e.took_over;
+        RETURN;
+    END IF;
+
+    -- The owner's own end, or that of the job it joins. (A comparison with what is NULL is not true.)
+    own := taskguard.receipt_1(_namespace, _key, _owner, now);
+    IF own.how = 'skipped' AND own.attempt = _attempt THEN
+        answer := 'held'; owner := own.twin; attempt := ''; token := own.token; state := 'running';
+        since := own.at; remaining := 0; payload := ''; publish := false;
+        RETURN;
+    ELSIF own.how <> 'released' OR own.attempt = _attempt THEN
+        r := own;
+    ELSIF _join <> '' THEN
+        r := taskguard.receipt_1(_namespace, _key, _join, now);
+        IF r.how NOT IN ('succeeded', 'failed') THEN
+            r := NULL;
+        END IF;
+    END IF;
+    IF r.how IS NOT NULL THEN
+        answer := 'completed'; owner := r.owner; how := r.how; token := r.token; since := r.at;
+        outcome := r.outcome; twin := r.twin; answered := r.answered; payload := '';
+        RETURN;
+    END IF;
+
+    -- Finished work, the owner's own or one that this claim may reuse.
+    IF known AND e.state = 'done'
+       AND (mine OR _reuse = 'anything' OR (_reuse = 'success' AND e.how = 'succeeded')) THEN
+        answer := 'completed'; owner := e.owner; how := coalesce(e.how, 'succeeded'); token := e.token;
+        since := e.since; outcome := e.outcome; twin := ''; answered := false; payload := e.payload;
+        RETURN;
+    END IF;
+
+    -- Held. A queued entry is adopted by its own owner, but not by an attempt that was requeued: that one is over, and
+    -- a packet of its claim that comes late must not start it again. Another owner may be told to replace it.
+    IF (live AND NOT (e.state = 'queued' AND (
+            (mine AND _state = 'running' AND e.requeued_by <> _attempt) OR (NOT mine AND _replace_queued))))
+       OR (known AND NOT unended AND NOT mine AND e.held_until > now) THEN
+        publish := false;
+        IF mine THEN
+            IF e.state = 'queued' THEN
+                publish := true;
+            ELSIF _copy <> '' AND (e.copy_until <= now OR e.copy = _copy) THEN
+                publish := true;
+                e.copy := _copy;
+                e.copy_until := now + _copy_for;
+                PERFORM taskguard.save_1(e);
+            END IF;
+        ELSIF e.state = 'queued' AND _copy_for > 0 THEN
+            IF e.copy_until = 0 THEN
+                publish := true;
+            ELSIF e.copy_until <= now AND e.copies <= 3 THEN                        -- MOST_COPIES
+                publish := true;
+                e.copy_until := now + _copy_for * (1 << e.copies);
+                e.copies := e.copies + 1;
+                PERFORM taskguard.save_1(e);
+            END IF;
+        END IF;
+        IF _skip AND NOT mine AND e.state <> 'queued' THEN
+            PERFORM taskguard.save_receipt_1(
+                _namespace, _key, _owner, _attempt, 'skipped', e.token, now, now + _keep_for, NULL, e.owner, false);
+        END IF;
+        answer := 'held'; owner := e.owner; attempt := e.attempt; token := e.token; state := e.state;
+        since := e.since; payload := e.payload;
+        remaining := CASE WHEN unended THEN e.until ELSE e.held_until END - now;
+        RETURN;
+    END IF;
+
+    -- Granted. An entry that is over leaves nothing behind.
+    IF NOT known THEN
+        e.state := 'free'; e.owner := ''; e.token := 0; e.starts := 0; e.deaths := '[]';
+    END IF;
+    IF NOT (unended AND mine) THEN
+        e.requeued_by := '';
+    END IF;
+    SELECT coalesce(jsonb_agg(death ORDER BY place), '[]') INTO others
+        FROM jsonb_array_elements(e.deaths) WITH ORDINALITY AS died (death, place)
+        WHERE death ->> 0 NOT IN (_owner, e.owner);
+    IF unended AND NOT mine AND e.starts > 0 THEN
+        others := others || jsonb_build_array(jsonb_build_array(e.owner, e.starts));
+    END IF;
+    WHILE jsonb_array_length(others) > 8 LOOP                                       -- DEATHS_REMEMBERED
+        others := others - 0;
+    END LOOP;
+    IF NOT (unended AND mine) THEN
+        e.starts := coalesce((SELECT (death ->> 1)::integer FROM jsonb_array_elements(e.deaths) AS died (death)
+                              WHERE death ->> 0 = _owner), 0);
+    END IF;
+    IF _state = 'running' THEN
+        e.starts := e.starts + 1;
+    END IF;
+    e.deaths := others;
+    e.took_over := e.state = 'running';
+    e.state := _state;
+    e.owner := _owner;
+    e.attempt := _attempt;
+    -- Seeded by the clock: the tables may be emptied or dropped, and tokens still only rise.
+    e.token := greatest(e.token + 1, _floor + 1, now);
+    e.since := now;
+    e.until := now + _lease;
+    e.keep := _keep_for;
+    e.payload := _payload;
+    e.copy := ''; e.copies := 0; e.copy_until := 0;
+    e.held_until := 0; e.how := NULL; e.outcome := NULL;
+    PERFORM taskguard.save_1(e);
+    answer := 'lease'; owner := e.owner; attempt := e.attempt; token := e.token; state := e.state;
+    starts := e.starts; took_over := e.took_over;
+END $$;
+
+
+-- Lease number n is (_keys[n], _owners[n], _attempts[n], _tokens[n]) and is kept for _periods[n]. One answer for each,
+-- in the order asked.
+CREATE OR REPLACE FUNCTION taskguard.renew_1(
+    _namespace text, _keys text[], _owners text[], _attempts text[], _tokens bigint[], _periods bigint[]
+) RETURNS boolean[] LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    now bigint;
+    answers boolean[] := '{}';
+BEGIN
+    -- One order for everybody, so that two renewals never wait for each other. No row is made for a key that has none:
+    -- there is nothing to renew.
+    PERFORM 1 FROM taskguard.entry WHERE namespace = _namespace AND key = ANY (_keys) ORDER BY key FOR UPDATE;
+    now := taskguard.now_1();
+    FOR n IN 1 .. cardinality(_keys) LOOP
+        UPDATE taskguard.entry AS e SET until = now + _periods[n]
+            WHERE e.namespace = _namespace AND e.key = _keys[n] AND e.state = 'running' AND e.gone_at > now
+            AND taskguard.is_newest_1(e, _owners[n], _attempts[n], _tokens[n]);
+        answers := answers || FOUND;
+    END LOOP;
+    RETURN answers;
+END $$;
+
+
+CREATE OR REPLACE FUNCTION taskguard.requeue_1(
+    _namespace text, _key text, _owner text, _attempt text, _token bigint,
+    _period bigint, _copy text, _copy_for bigint, _keep_starts boolean
+) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    e taskguard.entry := taskguard.hold_1(_namespace, _key);
+    now bigint := taskguard.now_1();
+BEGIN
+    IF e.gone_at <= now THEN
+        RETURN false;
+    END IF;
+    IF e.state NOT IN ('queued', 'running') OR NOT taskguard.is_newest_1(e, _owner, _attempt, _token) THEN
+        RETURN _attempt <> '' AND e.owner = _owner AND e.requeued_by = _attempt;
+    END IF;
+    IF e.state = 'running' THEN
+        e.since := now;
+        e.starts := CASE WHEN _keep_starts THEN e.starts ELSE 0 END;
+    END IF;
+    e.state := 'queued';
+    e.attempt := '';
+    e.until := now + _period;
+    e.copy := _copy; e.copies := 1; e.copy_until := now + _copy_for;
+    e.requeued_by := _attempt;
+    PERFORM taskguard.save_1(e);
+    RETURN true;
+END $$;
+
+
+-- complete: _state is 'done'. release: _state is 'free'; _anyway if the job ends here whoever holds the key.
+CREATE OR REPLACE FUNCTION taskguard.end_1(
+    _namespace text, _key text, _owner text, _attempt text, _token bigint, _state text, _anyway boolean,
+    _how text, _keep_for bigint, _linger bigint, _outcome bytea, _answered boolean
+) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    e taskguard.entry := taskguard.hold_1(_namespace, _key);
+    now bigint := taskguard.now_1();
+    known boolean := e.gone_at > now;
+    own taskguard.receipt := taskguard.receipt_1(_namespace, _key, _owner, now);
+    ends boolean := known AND (
+        (taskguard.is_newest_1(e, _owner, _attempt, _token)
+            AND (e.state = 'running' OR (e.state = 'queued' AND _state = 'free')))
+        OR (_anyway AND e.state = 'queued' AND e.owner = _owner));
+BEGIN
+    IF ends THEN
+        e.state := _state;
+        e.attempt := '';
+        e.since := now;
+        e.until := now + greatest(_keep_for, _linger);
+        e.keep := _keep_for;
+        e.starts := 0; e.took_over := false;
+        e.copy := ''; e.copies := 0; e.copy_until := 0;
+        e.held_until := CASE WHEN _linger <> 0 THEN now + _linger ELSE 0 END;
+        e.how := _how;
+        e.outcome := CASE WHEN _state = 'done' THEN _outcome END;
+        PERFORM taskguard.save_1(e);
+    ELSIF NOT _anyway THEN
+        -- Refused, unless this is what was done before and the reply was lost.
+        IF own.attempt = _attempt AND own.how = _how THEN
+            IF _answered AND NOT own.answered THEN
+                UPDATE taskguard.receipt SET answered = true
+                    WHERE namespace = _namespace AND key = _key AND owner = _owner;
+            END IF;
+            RETURN true;
+        END IF;
+        RETURN false;
+    ELSIF own.how <> 'released' THEN
+        RETURN true;
+    END IF;
+    PERFORM taskguard.save_receipt_1(
+        _namespace, _key, _owner, _attempt, _how, CASE WHEN ends THEN e.token ELSE 0 END, now,
+        now + CASE WHEN _how = 'released' THEN least(_keep_for, 60000000) ELSE _keep_for END,     -- RELEASE_MEMORY
+        _outcome, '', _answered);
+    RETURN true;
+END $$;
+
+
+-- _token 0: whatever the newest is. Receipts stay.
+CREATE OR REPLACE FUNCTION taskguard.forget_1(_namespace text, _key text, _token bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    e taskguard.entry := taskguard.hold_1(_namespace, _key);
+    now bigint := taskguard.now_1();
+BEGIN
+    IF e.gone_at <= now OR _token NOT IN (0, e.token) THEN
+        RETURN false;
+    END IF;
+    UPDATE taskguard.entry SET
+        since = now, until = now + keep, state = DEFAULT, owner = DEFAULT, attempt = DEFAULT, starts = DEFAULT,
+        took_over = DEFAULT, payload = DEFAULT, copy = DEFAULT, copies = DEFAULT, copy_until = DEFAULT,
+        held_until = DEFAULT, requeued_by = DEFAULT, deaths = DEFAULT, how = DEFAULT, outcome = DEFAULT
+    WHERE namespace = _namespace AND key = _key;
+    RETURN true;
+END $$;
+
+
+-- Remove some of what is over, in all namespaces. It waits for nobody: what is in use is left for another time.
+CREATE OR REPLACE FUNCTION taskguard.purge_1(_at_most integer) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    now bigint := taskguard.now_1();
+BEGIN
+    WITH over AS MATERIALIZED (
+        SELECT namespace, key FROM taskguard.entry WHERE gone_at <= now
+        ORDER BY gone_at LIMIT _at_most FOR UPDATE SKIP LOCKED
+    ) DELETE FROM taskguard.entry AS e USING over AS o WHERE e.namespace = o.namespace AND e.key = o.key;
+    WITH over AS MATERIALIZED (
+        SELECT namespace, key, owner FROM taskguard.receipt WHERE until <= now
+        ORDER BY until LIMIT _at_most FOR UPDATE SKIP LOCKED
+    ) DELETE FROM taskguard.receipt AS r USING over AS o
+        WHERE r.namespace = o.namespace AND r.key = o.key AND r.owner = o.owner;
+END $$;
