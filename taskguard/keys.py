@@ -355,11 +355,11 @@ def canonical(value: object, argument: str = "value") -> str:
     """
     try:
         return _form(value, 0)
-    except _Refused as refused:
+    except _RefusedError as refused:
         raise KeyArgumentError(argument + refused.place, refused.problem) from None
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
         self.problem = problem
@@ -392,7 +392,7 @@ def _encoder_of(cls: type) -> _Encoder:
     for base in cls.__mro__:
         if base in _ENCODERS:
             return _ENCODERS[base]
-    raise _Refused(f"a value of type {_name(cls)} has no stable form")
+    raise _RefusedError(f"a value of type {_name(cls)} has no stable form")
 
 
 def _name(cls: type) -> str:
@@ -414,7 +414,7 @@ def _int(value: int, depth: int) -> str:
 
 def _float(value: float, depth: int) -> str:
     if not isfinite(value):
-        raise _Refused(f"the float {float.__repr__(value)} is no value to compare")
+        raise _RefusedError(f"the float {float.__repr__(value)} is no value to compare")
     return f"float:{float.__add__(value, 0.0)!r};"  # -0.0 + 0.0 is 0.0
 
 
@@ -430,7 +430,7 @@ def _bytes(value: bytes | bytearray, depth: int) -> str:
 def _decimal(value: Decimal, depth: int) -> str:
     # By hand: normalize() rounds to the precision of the thread's context.
     if not value.is_finite():
-        raise _Refused(f"the Decimal {value} is no value to compare")
+        raise _RefusedError(f"the Decimal {value} is no value to compare")
     sign, digits, exponent = value.as_tuple()
     written = "".join(map(str, digits)).lstrip("0")
     shortest = written.rstrip("0")
@@ -467,7 +467,7 @@ def _time(value: time, depth: int) -> str:
     offset = value.utcoffset()
     if offset is None and value.tzinfo is not None:
         # Python calls noon in Rome and noon in New York equal then.
-        raise _Refused("a time whose zone needs a date to know its offset is no value to compare")
+        raise _RefusedError("a time whose zone needs a date to know its offset is no value to compare")
     return f"time:{_clock(value)};" if offset is None else f"awaretime:{_clock(value) - _micros(offset)};"
 
 
@@ -491,7 +491,7 @@ def _micros(value: timedelta) -> int:
 def _refuse_rounding(value: object, attribute: str) -> None:
     # Subclasses elsewhere (pandas) are finer than their base, and two of their values would become one.
     if getattr(value, attribute, 0):
-        raise _Refused(f"a value of type {_name(type(value))} is finer than a microsecond")
+        raise _RefusedError(f"a value of type {_name(type(value))} is finer than a microsecond")
 
 
 def _enum(value: Enum, depth: int) -> str:
@@ -544,12 +544,12 @@ def _braced(pairs: list[str]) -> str:
 def _forms(items: Iterable[tuple[Any, object]], step: Callable[[Any], str], depth: int) -> list[str]:
     """The form of each item, given with its place; if one is refused, *step* of the place tells where it was."""
     if depth >= DEEPEST:
-        raise _Refused(f"it is nested more than {DEEPEST} levels deep, or contains itself")
+        raise _RefusedError(f"it is nested more than {DEEPEST} levels deep, or contains itself")
     forms = []
     for place, item in items:
         try:
             forms.append(_form(item, depth + 1))
-        except _Refused as refused:
+        except _RefusedError as refused:
             refused.steps.append(step(place))
             raise
     return forms

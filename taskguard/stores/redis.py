@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any, Final, NoReturn, cast
-from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -24,8 +24,17 @@ from taskguard.stores import safe_url
 
 SCAN_PAGE = 500
 
-_PASSING = ("LOADING", "BUSY", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "OOM", "MISCONF", "NOREPLICAS")
-"""Error replies of a server that cannot serve us now and may later: nothing was carried out."""
+# What a server says that cannot serve us now and may later; nothing was carried out.
+_PASSING = (
+    redis.exceptions.ConnectionError,
+    redis.exceptions.TimeoutError,
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.OutOfMemoryError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.MasterDownError,
+    redis.exceptions.TryAgainError,
+)
+_PASSING_CODES = ("BUSY", "MISCONF", "NOREPLICAS", "UNKILLABLE")
 
 
 class _Script:
@@ -48,13 +57,12 @@ _FORGET: Final = _Script("forget")
 def from_url(url: str, *, namespace: str) -> RedisStore:
     """`redis://`, `rediss://` (TLS), `unix://`, and `valkey://` for each; `?timeout=seconds` is ours, the rest redis-py's."""
     parts = urlsplit(url)
-    options = parse_qs(parts.query, keep_blank_values=True)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
     try:
-        timeout = float(options.pop("timeout", ["5"])[-1])
+        timeout = float(options.pop("timeout", "5"))
         scheme = {"valkey": "redis", "valkeys": "rediss", "redis+socket": "unix"}.get(parts.scheme, parts.scheme)
-        query = "&".join(f"{name}={value}" for name, values in options.items() for value in values)
         pool = redis.ConnectionPool.from_url(
-            urlunsplit((scheme, parts.netloc, parts.path, query, "")),
+            f"{scheme}://{parts.netloc}{parts.path}?{urlencode(options)}",
             socket_timeout=timeout,
             socket_connect_timeout=timeout,
             # A blind retry of the driver would hide a lost reply from us; the guard asks again knowingly.
@@ -228,10 +236,9 @@ class RedisStore:
         text = str(error)
         if isinstance(error, (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError)):
             raise StoreError(repr(self), f"{text}: check the user and the password in the store's URL") from None
-        passing = isinstance(error, (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError))
-        if passing or text.startswith(_PASSING) or isinstance(error, redis.exceptions.ReadOnlyError):
+        if isinstance(error, _PASSING) or text.startswith(_PASSING_CODES):
             raise StoreUnavailableError(repr(self), text) from error
-        if "WRONGTYPE" in text or "Bad data format" in text or "cmsgpack" in text:
+        if "WRONGTYPE" in text or "NOT_OURS" in text:
             raise StoreError(
                 repr(self),
                 "something else than an entry of ours is kept under its key; nothing was changed. "

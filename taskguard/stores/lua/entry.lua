@@ -21,15 +21,25 @@ local function gone_at(entry)
     return is_claim(entry) and entry[UNTIL] + entry[KEEP] or entry[UNTIL]
 end
 
-local function load_entry(key, now)
+local function load(key)
     local packed = redis.call('GET', key)
-    local entry = packed and cmsgpack.unpack(packed)
+    if not packed then
+        return nil
+    end
+    local ours, value = pcall(cmsgpack.unpack, packed)
+    if not ours or type(value) ~= 'table' then
+        error('NOT_OURS ' .. key)
+    end
+    return value
+end
+
+local function load_entry(key, now)
+    local entry = load(key)
     return entry and gone_at(entry) > now and entry or nil
 end
 
 local function load_receipt(key, now)
-    local packed = redis.call('GET', key)
-    local receipt = packed and cmsgpack.unpack(packed)
+    local receipt = load(key)
     return receipt and receipt[R_UNTIL] > now and receipt or nil
 end
 

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import pytest
+
+from taskguard.stores.memory import MemoryStore
+from taskguard.testing import StoreContract
+from tests.clock import FakeClock
+
+
+class TestMemoryStore(StoreContract):
+    @pytest.fixture
+    def store(self, clock: FakeClock):
+        return MemoryStore(clock=clock)
+
+    @pytest.fixture
+    def elapse(self, clock: FakeClock):
+        return clock.advance
+
+    @pytest.fixture
+    def opener(self):
+        return None  # one process only: its threads race
+
+    @pytest.fixture
+    def wipe(self, store: MemoryStore):
+        return lambda: (store._entries.clear(), store._receipts.clear())
+
+    @pytest.fixture
+    def restart(self):
+        return lambda: None

@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from uuid import uuid4
+
+import pytest
+import redis
+
+from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
+from taskguard.store import Ending, Held, Lease, Store
+from taskguard.stores import open_store
+from taskguard.testing import StoreContract
+from taskguard.testing.contract import LONG, ask, claimed, requeued, succeeded
+from tests.children import in_fork
+from tests.servers import Proxy, RedisServer, require
+
+
+class RedisContract(StoreContract):
+    flavour: str
+    walks = 2
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def server(cls) -> Iterator[RedisServer]:
+        with closing(require(cls.flavour)) as server:
+            yield server
+
+    @pytest.fixture
+    def namespace(self) -> str:
+        return uuid4().hex
+
+    @pytest.fixture
+    def opener(self, server: RedisServer, namespace: str):
+        return partial(open_store, server.url, namespace=namespace)
+
+    @pytest.fixture
+    def store(self, opener: Callable[[], Store]):
+        with closing(opener()) as store:
+            yield store
+
+    @pytest.fixture
+    def elapse(self):
+        return lambda seconds: time.sleep(seconds + 0.001)  # the server owns the clock
+
+    @pytest.fixture
+    def wipe(self, server: RedisServer):
+        return lambda: redis.Redis.from_url(server.url).flushall()
+
+    @pytest.fixture
+    def restart(self, server: RedisServer):
+        return lambda: (server.kill(), server.start())
+
+
+class TestValkey(RedisContract):
+    flavour = "valkey"
+    walks = 4
+
+
+class TestRedis6(RedisContract):
+    flavour = "redis-6.2"
+
+
+class TestRedis8(RedisContract):
+    flavour = "redis-8"
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    with closing(redis.Redis.from_url(redis_server.url)) as client:
+        yield client
+
+
+@pytest.fixture
+def namespace() -> str:
+    return uuid4().hex
+
+
+@pytest.fixture
+def store(redis_server: RedisServer, namespace: str) -> Iterator[Store]:
+    with closing(open_store(redis_server.url, namespace=namespace)) as store:
+        yield store
+
+
+def test_every_verb_is_one_round_trip(client: redis.Redis, store: Store):
+    lease = claimed(store, "alice")
+    store.renew([(lease, LONG)])
+    store.get("key")
+    store.forget("other")
+    requeued(store, lease)
+    store.release(claimed(store, "alice"), Ending(keep_for=LONG))
+    store.complete(claimed(store, "alice"), succeeded())
+    before = client.info("commandstats")
+    lease = claimed(store, "alice", "counted")
+    store.renew([(lease, LONG), (lease, LONG)])
+    store.complete(lease, succeeded())
+    after = client.info("commandstats")
+
+    calls = {name: after[name]["calls"] - before.get(name, {"calls": 0})["calls"] for name in after}
+    assert calls["cmdstat_evalsha"] == 4
+    assert calls.get("cmdstat_eval", 0) == 0
+
+
+def test_scripts_that_the_server_forgot_are_taught_again(client: redis.Redis, store: Store):
+    lease = claimed(store, "alice")
+    client.script_flush()
+    assert store.renew([(lease, LONG), (lease, LONG)]) == [True, True]
+    client.script_flush()
+    assert store.complete(lease, succeeded())
+    client.script_flush()
+    assert isinstance(store.claim(ask("bob")), Lease)
+
+
+def test_a_held_entry_takes_at_most_400_bytes(client: redis.Redis, store: Store, namespace: str):
+    key = f"reports.tasks.nightly:1:{uuid4().hex}"
+    store.claim(ask(str(uuid4()), key, payload=uuid4().hex))
+
+    (name,) = client.scan_iter(match=f"{namespace}:*")
+    assert client.memory_usage(name) <= 400
+
+
+def test_nothing_is_left_once_the_retention_is_over(client: redis.Redis, store: Store, namespace: str):
+    short = {"lease": 0.1, "keep_for": 0.1}
+    store.complete(claimed(store, "alice", "done", **short), succeeded(keep_for=0.1))
+    store.release(claimed(store, "alice", "freed", **short), Ending(how="failed", keep_for=0.1))
+    claimed(store, "alice", "abandoned", **short)
+    time.sleep(0.25)
+
+    assert list(client.scan_iter(match=f"{namespace}:*")) == []
+
+
+def test_every_key_has_an_end(client: redis.Redis, store: Store, namespace: str):
+    store.complete(claimed(store, "alice", "done"), succeeded())
+    store.release(claimed(store, "alice", "freed"), Ending(keep_for=LONG))
+    claimed(store, "alice", "running")
+    claimed(store, "alice", "queued", state="queued")
+    store.claim(ask("bob", "running", skip=True))
+    store.forget("running")
+
+    names = list(client.scan_iter(match=f"{namespace}:*"))
+    assert len(names) == 7
+    assert all(client.pttl(name) > 0 for name in names)
+
+
+def test_all_that_a_verb_touches_is_in_one_slot(client: redis.Redis, store: Store, namespace: str):
+    for key in ("plain", "{braces}", "}", "a}b{c"):
+        store.complete(claimed(store, "alice", key), succeeded())
+    names = [name.decode() for name in client.scan_iter(match=f"{namespace}:*")]
+    tags = [name[name.index("{") + 1 : name.index("}")] for name in names]
+
+    assert len(names) == 8
+    assert "" not in tags
+    assert all(tags.count(tag) == 2 for tag in tags)
+
+
+def test_a_foreign_value_under_our_key_is_one_clear_error_and_stays(
+    client: redis.Redis, store: Store, namespace: str
+):
+    client.lpush(f"{namespace}:{{a list}}", "mine")
+    client.set(f"{namespace}:{{a text}}", "mine")
+
+    for key in ("a list", "a text"):
+        with pytest.raises(StoreError, match="something else than an entry of ours.*namespace of its own"):
+            store.claim(ask("alice", key))
+    assert client.lrange(f"{namespace}:{{a list}}", 0, -1) == [b"mine"]
+    assert client.get(f"{namespace}:{{a text}}") == b"mine"
+
+
+def test_a_store_opened_before_a_fork_works_in_the_child(store: Store):
+    lease = claimed(store, "parent")
+    assert store.renew([(lease, LONG)]) == [True]
+
+    assert in_fork(lambda: store.renew([(lease, LONG)])) == [True]
+    assert in_fork(lambda: isinstance(store.claim(ask("child")), Held))
+    assert isinstance(store.claim(ask("parent", "other")), Lease)
+
+
+def test_a_server_that_is_down_is_unavailable():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        with pytest.raises(StoreUnavailableError):
+            open_store(f"redis://127.0.0.1:{unused.getsockname()[1]}").claim(ask("alice"))
+
+
+def test_a_server_that_does_not_answer_is_unavailable_after_the_timeout(proxy: Proxy, redis_server: RedisServer):
+    store = open_store(f"{proxy.url(redis_server.url)}?timeout=0.2")
+    claimed(store, "alice", uuid4().hex)
+    proxy.blackhole()
+
+    with pytest.raises(StoreUnavailableError):
+        store.claim(ask("bob", uuid4().hex))
+
+
+def test_a_reply_that_was_lost_is_unavailable_and_the_same_claim_gets_its_lease(
+    proxy: Proxy, redis_server: RedisServer
+):
+    store = open_store(proxy.url(redis_server.url))
+    claimed(store, "warm", uuid4().hex)
+    request = ask("alice", uuid4().hex)
+    proxy.swallow(1)
+
+    with pytest.raises(StoreUnavailableError):
+        store.claim(request)
+    assert isinstance(open_store(redis_server.url).claim(ask("bob", request.key)), Held)  # it was carried out
+    assert isinstance(store.claim(request), Lease)
+
+
+def test_a_connection_that_an_exception_went_through_is_not_used_again(proxy: Proxy, redis_server: RedisServer):
+    # The reply of the interrupted request is still on its way: whoever came next would read it as its own.
+    import signal
+
+    store = open_store(proxy.url(redis_server.url))
+    claimed(store, "warm", uuid4().hex)
+    first, second = uuid4().hex, uuid4().hex
+    proxy.delay(0.2)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            store.claim(ask("alice", first))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+    assert store.get(second) is None
+    entry = store.get(first)
+    assert entry is not None
+    assert entry.key == first
+
+
+@pytest.mark.parametrize("how", ["password", "unix socket", "tls"])
+def test_servers_are_reached_by_password_unix_socket_and_tls(how: str):
+    if how == "tls":
+        server = require("redis-7-tls")
+        url = server.tls_url
+    else:
+        server = require("valkey", password="s3cr3t" if how == "password" else "", unix_socket=True)
+        url = server.url if how == "password" else server.unix_url
+    with closing(server), closing(open_store(url)) as store:
+        assert isinstance(store.claim(ask("alice")), Lease)
+        assert "s3cr3t" not in repr(store)
+
+
+def test_a_wrong_password_is_one_clear_error_without_the_password():
+    with closing(require("valkey", password="right")) as server:
+        url = server.url.replace("right", "wr0ng-s3cr3t")
+        with pytest.raises(StoreError, match="check the user and the password") as caught:
+            open_store(url).claim(ask("alice"))
+    assert not isinstance(caught.value, StoreUnavailableError)
+    assert "s3cr3t" not in f"{caught.value!s}{caught.value!r}"
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://:s3cr3t@host:port/0", "redis://:s3cr3t@host/0?socket_timeout=x", "redis://:s3cr3t@h?timeout=x"]
+)
+def test_a_malformed_url_is_one_clear_error_without_the_password(url: str):
+    with pytest.raises(ConfigurationError, match="cannot be used") as caught:
+        open_store(url)
+    assert "s3cr3t" not in f"{caught.value!s}{caught.value!r}"
+
+
+def test_a_full_server_is_unavailable_and_nothing_is_lost():
+    with closing(require("valkey")) as server:
+        store, client = open_store(server.url), redis.Redis.from_url(server.url)
+        lease = claimed(store, "alice")
+        client.config_set("maxmemory", "100kb")
+
+        with pytest.raises(StoreUnavailableError, match="memory"):
+            store.claim(ask("bob", "other"))
+        client.config_set("maxmemory", "0")
+        assert store.renew([(lease, LONG)]) == [True]
+        assert isinstance(store.claim(ask("bob", "other")), Lease)
+
+
+def test_a_namespace_with_braces_is_refused(redis_server: RedisServer):
+    with pytest.raises(ConfigurationError, match="no braces"):
+        open_store(redis_server.url, namespace="{a}")

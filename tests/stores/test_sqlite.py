@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
+from taskguard.store import Ending, Held, Lease
+from taskguard.stores import open_store
+from taskguard.stores.sqlite import SQLiteStore
+from taskguard.testing import StoreContract
+from taskguard.testing.contract import ask, claimed
+from tests.clock import FakeClock
+from tests.children import in_fork
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "taskguard.db"
+
+
+def remove(path: Path) -> None:
+    for file in path.parent.glob(f"{path.name}*"):
+        file.unlink()
+
+
+class TestSQLiteStore(StoreContract):
+    @pytest.fixture
+    def store(self, path: Path, clock: FakeClock):
+        with closing(SQLiteStore(path, clock=clock)) as store:
+            yield store
+
+    @pytest.fixture
+    def elapse(self, clock: FakeClock):
+        return clock.advance
+
+    @pytest.fixture
+    def opener(self, path: Path):
+        return partial(SQLiteStore, path, timeout=20)
+
+    @pytest.fixture
+    def wipe(self, path: Path):
+        return lambda: remove(path)
+
+    @pytest.fixture
+    def restart(self, store: SQLiteStore):
+        return store.close
+
+
+def test_a_store_opened_before_a_fork_works_in_the_child(path: Path):
+    store = SQLiteStore(path)
+    claimed(store, "parent", "before")
+
+    assert in_fork(lambda: isinstance(store.claim(ask("child", "before")), Held))
+    assert in_fork(lambda: isinstance(store.claim(ask("child", "new")), Lease))
+    assert isinstance(store.claim(ask("parent", "new")), Held)
+
+
+def test_a_file_that_was_deleted_is_not_written_on(path: Path):
+    mine, theirs = SQLiteStore(path), SQLiteStore(path)
+    claimed(mine, "alice", "first")
+    remove(path)
+    claimed(theirs, "bob")
+
+    assert isinstance(mine.claim(ask("alice")), Held)
+
+
+def test_what_is_over_is_removed_from_the_file(path: Path, clock: FakeClock):
+    store = SQLiteStore(path, clock=clock)
+    for number in range(200):
+        store.complete(claimed(store, "alice", f"old {number}", keep_for=10), Ending(how="succeeded", keep_for=10))
+    clock.advance(20)
+    for number in range(200):
+        claimed(store, "alice", f"new {number}", keep_for=10)
+
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT count(*) FROM taskguard_entry").fetchone() == (200,)
+        assert db.execute("SELECT count(*) FROM taskguard_receipt").fetchone() == (0,)
+
+
+def test_tokens_rise_though_the_clock_falls_back(path: Path, clock: FakeClock):
+    store = SQLiteStore(path, clock=clock)
+    first = claimed(store, "alice")
+    store.release(first, Ending(keep_for=1000))
+    clock.advance(-3600)
+
+    assert claimed(store, "bob").token > first.token
+
+
+def test_namespaces_keep_apart(path: Path):
+    one, other = (SQLiteStore(path, namespace=name) for name in ("one", "other"))
+    claimed(one, "alice")
+
+    assert isinstance(other.claim(ask("bob")), Lease)
+    assert [entry.owner for entry in one.scan()] == ["alice"]
+
+
+def test_a_damaged_file_is_one_clear_error_and_stays_as_it_was(path: Path):
+    path.write_bytes(b"this is not a database, but it may be somebody's letter" * 50)
+    before = path.read_bytes()
+
+    with pytest.raises(StoreError, match="damaged or not ours; nothing was changed. Move it away"):
+        SQLiteStore(path).claim(ask("alice"))
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_others_keep_busy_is_unavailable(path: Path):
+    store = SQLiteStore(path, timeout=0.05)
+    claimed(store, "alice")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        with pytest.raises(StoreUnavailableError, match="timeout"):
+            store.claim(ask("bob"))
+
+
+def test_a_directory_that_is_missing_is_one_clear_error(tmp_path: Path):
+    with pytest.raises(StoreError, match="directory of the file does not exist: create it"):
+        SQLiteStore(tmp_path / "missing" / "taskguard.db").claim(ask("alice"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_a_file_that_may_not_be_read_is_unavailable(path: Path):
+    path.touch(mode=0o000)
+
+    with pytest.raises(StoreUnavailableError, match="unable to open"):
+        SQLiteStore(path).claim(ask("alice"))
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite://host/file.db"])
+def test_a_url_without_a_file_says_what_to_write(url: str):
+    with pytest.raises(ConfigurationError, match="sqlite:///relative.db"):
+        open_store(url)
+
+
+def test_a_url_names_a_relative_or_an_absolute_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    claimed(open_store("sqlite:///here.db"), "alice")
+    claimed(open_store(f"sqlite:///{tmp_path}/there.db"), "alice")
+
+    assert (tmp_path / "here.db").exists()
+    assert (tmp_path / "there.db").exists()
+
+
+def test_an_unknown_option_is_refused():
+    with pytest.raises(ConfigurationError, match="it has: timeout"):
+        open_store("sqlite:///file.db?timeuot=3")
