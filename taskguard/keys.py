@@ -198,13 +198,15 @@ def _parse_template(template: str) -> _Template:
             f'key={template!r} is not a template ({error}); write names in braces, such as "{{tenant}}:{{day}}"'
         ) from None
     pieces: list[str | _Path] = []
-    for literal, name, spec, conversion in parsed:
-        pieces.append(literal)
+    literal = ""
+    for text, name, spec, conversion in parsed:
+        literal += text  # what stands between two names may come in several parts
         if name is not None:
-            pieces.append(_parse_field(template, name, spec, conversion))
-    if all(isinstance(piece, str) for piece in pieces):
+            pieces += [literal, _parse_field(template, name, spec, conversion)]
+            literal = ""
+    if not pieces:
         raise ConfigurationError(f'key={template!r} names no argument; write one in braces, such as "{{tenant}}"')
-    return _Template(tuple(pieces))
+    return _Template((*pieces, literal))
 
 
 def _parse_field(template: str, name: str, spec: str | None, conversion: str | None) -> _Path:
@@ -432,7 +434,7 @@ def _decimal(value: Decimal, depth: int) -> str:
     if not value.is_finite():
         raise _RefusedError(f"the Decimal {value} is no value to compare")
     sign, digits, exponent = value.as_tuple()
-    written = "".join(map(str, digits)).lstrip("0")
+    written = "".join(map(str, digits))
     shortest = written.rstrip("0")
     if not shortest:
         return "decimal:0;"

@@ -1,25 +1,25 @@
-"""Entries in PostgreSQL 12 or newer, in a schema of their own: many hosts, durable, no further server.
+"""Entries in PostgreSQL 12 and later, in a schema of their own.
 
-The rules are carried out in the server, by the functions of `postgresql.sql` beside this file; here is how they are
-called. Every verb is one message and one transaction, and leaves nothing behind in the session, so a pooler that hands
-each transaction another session (PgBouncer) may stand between.
+The rules of a key are carried out in the server, by the functions in `postgresql.sql` beside this file; here is how
+they are called. A verb is one message and one transaction and leaves nothing behind in the session, so a pooler that
+lends a session for one transaction only (PgBouncer) may stand between.
 """
 
 from __future__ import annotations
 
 import re
-import selectors
+import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib import resources
+from dataclasses import asdict
+from importlib.resources import files
 from itertools import count
 from math import ceil, inf
-from queue import Empty, LifoQueue
-from time import monotonic
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 import psycopg
+from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import namedtuple_row
 
@@ -32,13 +32,21 @@ from taskguard.stores import safe_url
 Value = TypeVar("Value")
 
 CONNECTIONS = 10
-"""The most that one store opens in one process, besides the one that renews."""
+"""The most that a store opens in one process for all verbs but renew."""
+LOOK_AGAIN = 0.002
+"""Seconds between two looks for a connection when all of them are in use."""
 PURGE_EVERY = 64
 """Claims between two looks for what is over."""
 PURGE_AT_MOST = 500
 """Rows removed in one look, so that nobody waits long behind it."""
-PAGE = 100
-"""Entries that a scan reads at once."""
+SCAN_PAGE = 100
+
+_MISSING = (errors.InvalidSchemaName, errors.UndefinedTable, errors.UndefinedFunction, errors.UndefinedObject)
+_PASSING = ("08", "40", "53", "57", "58", "25006", "55P03")
+"""How the SQLSTATE begins when a server cannot serve us now and may later: connection lost, rolled back, out of
+resources, shut down or cancelled, disk trouble, read-only (a standby), not locked in time."""
+_REFUSED = ("authentication", "password", "pg_hba.conf", "does not exist", "no such", "not permitted", "certificate")
+"""What a server says that will not let us in later either. (A failed connection has no SQLSTATE.)"""
 
 
 def from_url(url: str, *, namespace: str) -> PostgresStore:
@@ -46,48 +54,47 @@ def from_url(url: str, *, namespace: str) -> PostgresStore:
     address, _, query = url.partition("?")
     options = [option.partition("=") for option in query.split("&") if option]
     ours = {name: unquote(value) for name, _, value in options if name in ("schema", "timeout")}
-    theirs = "&".join("".join(option) for option in options if option[0] not in ours)
+    rest = "&".join("".join(option) for option in options if option[0] not in ours)
     try:
         timeout = float(ours.get("timeout", "5"))
     except ValueError:
         raise ConfigurationError("postgresql://…?timeout= takes a number of seconds") from None
     schema = ours.get("schema", "taskguard")
-    return PostgresStore(f"{address}?{theirs}", namespace=namespace, schema=schema, timeout=timeout)
+    return PostgresStore(f"{address}?{rest}", namespace=namespace, schema=schema, timeout=timeout)
 
 
 class PostgresStore:
-    """Two tables and a handful of functions, made at first use. An entry is a row, and the row is the lock."""
+    """Two tables and a function for each verb, made at first use. An entry is a row, and the row is the lock."""
 
     guarantees = Guarantees(
         survives_restart="yes",
         survives_failover="if configured",
         linearizable=True,
         clock="the server's",
-        note="a failover keeps what its synchronous standbys have (synchronous_standby_names); an asynchronous one "
-        "may lose the last verbs",
+        note="failover: synchronous_standby_names; an asynchronous standby may lack the last verbs, so two holders "
+        "can overlap; their tokens still rise, and the fence decides",
     )
 
     def __init__(
         self, url: str, *, namespace: str = "taskguard", schema: str = "taskguard", timeout: float = 5.0
     ) -> None:
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
-            raise ConfigurationError(f"schema={schema!r} cannot be used; give lower-case letters, digits and _")
+            raise ConfigurationError(f"schema={schema!r} cannot be used; it takes lower-case letters, digits and _")
         if not 0 < timeout < inf:
-            raise ConfigurationError(f"timeout={timeout!r} cannot be used; give a positive number of seconds")
+            raise ConfigurationError(f"timeout={timeout!r} cannot be used; it takes a positive number of seconds")
         self._name = f"PostgresStore({safe_url(url)!r}, namespace={namespace!r}, schema={schema!r})"
         self._server = _server(url)
         self._namespace = namespace
         self._schema = schema
         self._timeout = timeout
-        # Whatever the server, the database or the role has set as a default, and for this transaction only: in no other
-        # isolation level does a claim that waited behind a complete see the receipt, and a request that we gave up must
-        # not be carried out much later.
+        # For one transaction, and whatever the database or the role has as its default: in no other isolation level
+        # does a claim that waited for a complete see its receipt, and what we gave up must not be done much later.
         self._preamble = (
             "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; "
             f"SET LOCAL statement_timeout = {max(1, round(timeout * 1000))}; "
         )
         self._inherited: list[_Places] = []
-        self._start()
+        self._open()
         renew_after_fork(self)
 
     def __repr__(self) -> str:
@@ -97,27 +104,11 @@ class PostgresStore:
 
     def claim(self, claim: Claim, /) -> Lease | Held | Completed:
         if next(self._claims) % PURGE_EVERY == 0:
-            # Before the claim, whose answer must not be lost with it; and no claim fails for want of tidiness.
+            # First, so that no answer can be lost with it; and no claim fails for want of tidiness.
             with suppress(StoreError):
                 self._call("purge_1", at_most=PURGE_AT_MOST)
-        row = self._call(
-            "claim_1",
-            namespace=self._namespace,
-            key=claim.key,
-            owner=claim.owner,
-            attempt=claim.attempt,
-            state=claim.state,
-            lease=micros(claim.lease),
-            keep_for=micros(claim.keep_for),
-            floor=claim.floor,
-            reuse=claim.reuse,
-            skip=claim.skip,
-            join=claim.join,
-            replace_queued=claim.replace_queued,
-            payload=claim.payload,
-            copy=claim.copy,
-            copy_for=micros(claim.copy_for),
-        )
+        durations = {name: micros(getattr(claim, name)) for name in ("lease", "keep_for", "copy_for")}
+        row = self._call("claim_1", namespace=self._namespace, **asdict(claim) | durations)
         return _answer(claim.key, row)
 
     def renew(self, leases: Sequence[tuple[Lease, float]], /) -> list[bool]:
@@ -138,28 +129,21 @@ class PostgresStore:
     def requeue(
         self, claimant: Claimant, seconds: float, /, *, copy: str = "", copy_for: float, keep_starts: bool = False
     ) -> bool:
-        row = self._call(
-            "requeue_1",
-            **self._who(claimant),
-            period=micros(seconds),
-            copy=copy,
-            copy_for=micros(copy_for),
-            keep_starts=keep_starts,
-        )
-        return bool(row.requeue_1)
+        how = {"period": micros(seconds), "copy": copy, "copy_for": micros(copy_for), "keep_starts": keep_starts}
+        return bool(self._call("requeue_1", **self._who(claimant), **how).requeue_1)
 
     def complete(self, claimant: Claimant, ending: Ending, /) -> bool:
-        return self._end(claimant, "done", ending, anyway=False)
+        return self._end(claimant, ending, state="done", anyway=False)
 
     def release(self, claimant: Claimant, ending: Ending, /, *, anyway: bool = False) -> bool:
-        return self._end(claimant, "free", ending, anyway=anyway)
+        return self._end(claimant, ending, state="free", anyway=anyway)
 
     def get(self, key: str, /) -> Entry | None:
         rows = self._look("key = %(key)s", key)
         return rows[0] if rows else None
 
     def scan(self, prefix: str = "", /) -> Iterator[Entry]:
-        # By bytes, the keys that start so follow each other; nothing in the prefix means anything but itself.
+        # Keys are ordered by their bytes: those that begin alike follow each other.
         rows = self._look("key >= %(key)s", prefix)
         while rows:
             for entry in rows:
@@ -172,14 +156,10 @@ class PostgresStore:
         return bool(self._call("forget_1", namespace=self._namespace, key=key, token=token).forget_1)
 
     def close(self) -> None:
-        """Close every connection, each when the verb that uses it is done."""
-        for places in (self._working, self._renewing):
-            with suppress(Empty):
-                for _ in range(places.maxsize):
-                    connection = places.get(timeout=self._timeout)
-                    if connection is not None:
-                        connection.close()
-        self._start()
+        idle = self._working + self._renewing
+        self._open()
+        for connection in filter(None, idle):
+            connection.close()
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
@@ -192,30 +172,20 @@ class PostgresStore:
             "token": token_of(claimant),
         }
 
-    def _end(self, claimant: Claimant, state: str, ending: Ending, *, anyway: bool) -> bool:
-        row = self._call(
-            "end_1",
-            **self._who(claimant),
-            state=state,
-            anyway=anyway,
-            how=ending.how,
-            keep_for=micros(ending.keep_for),
-            linger=micros(ending.linger),
-            outcome=ending.outcome,
-            answered=ending.answered,
-        )
-        return bool(row.end_1)
+    def _end(self, claimant: Claimant, ending: Ending, **how: Any) -> bool:
+        how |= asdict(ending) | {"keep_for": micros(ending.keep_for), "linger": micros(ending.linger)}
+        return bool(self._call("end_1", **self._who(claimant), **how).end_1)
 
     def _call(self, function: str, places: _Places | None = None, /, **arguments: Any) -> Any:
-        given = ", ".join(f"_{name} => %({name})s" for name in arguments)
-        [row] = self._ask(f'SELECT * FROM "{self._schema}".{function}({given})', arguments, places)
+        named = ", ".join(f"_{name} => %({name})s" for name in arguments)
+        [row] = self._ask(f'SELECT * FROM "{self._schema}".{function}({named})', arguments, places)
         return row
 
     def _look(self, which: str, key: str) -> list[Entry]:
         rows = self._ask(
             "SELECT key, state, owner, attempt, token, since, until - now AS remaining, starts, copies, payload, how,"
             f' outcome FROM "{self._schema}".entry, "{self._schema}".now_1() AS now'
-            f" WHERE namespace = %(namespace)s AND {which} AND gone_at > now ORDER BY key LIMIT {PAGE}",
+            f" WHERE namespace = %(namespace)s AND {which} AND gone_at > now ORDER BY key LIMIT {SCAN_PAGE}",
             {"namespace": self._namespace, "key": key},
         )
         return [
@@ -225,54 +195,70 @@ class PostgresStore:
     def _ask(self, query: str, arguments: dict[str, Any], places: _Places | None = None) -> list[Any]:
         try:
             try:
-                return self._run(query, arguments, places)
+                return self._send(query, arguments, places)
             except _MISSING:
                 # The first use, or somebody dropped it. Nothing was done, so asking again is safe.
-                self._run(self._creation(), None, places)
-                return self._run(query, arguments, places)
+                self._send(self._creation(), None, places)
+                return self._send(query, arguments, places)
         except (psycopg.Error, UnicodeError) as error:
             raise self._explained(error) from error
 
     def _creation(self) -> str:
-        text = resources.files(__package__).joinpath("postgresql.sql").read_text("utf-8")
-        return re.sub(r"\btaskguard\b(?!/)", f'"{self._schema}"', text)
+        text = files(__package__).joinpath("postgresql.sql").read_text("utf-8")
+        return re.sub(r"\btaskguard\b", f'"{self._schema}"', text)
 
-    def _run(self, query: str, arguments: dict[str, Any] | None, places: _Places | None) -> list[Any]:
+    def _send(self, query: str, arguments: dict[str, Any] | None, places: _Places | None) -> list[Any]:
         with self._connection(self._working if places is None else places) as connection:
             cursor = connection.execute(self._preamble + query, arguments)
             while cursor.nextset():
                 pass
             return cursor.fetchall() if cursor.description else []
 
-    # -- connections ---------------------------------------------------------------------------------------------
+    def _explained(self, error: psycopg.Error | UnicodeError) -> StoreError:
+        state, text = "", str(error).partition("\n")[0]
+        if isinstance(error, psycopg.Error):
+            state, text = error.sqlstate or "", error.diag.message_primary or text
+        lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) and not state
+        if lost or state.startswith(_PASSING):
+            return StoreUnavailableError(self._name, text)
+        if state == "42501":
+            text += (
+                "; let an administrator run taskguard/stores/postgresql.sql and then, for the role of this URL,"
+                f" GRANT USAGE ON SCHEMA {self._schema} and"
+                f" GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {self._schema}"
+            )
+        elif state.startswith("42"):
+            text += (
+                f"; schema {self._schema} is not as taskguard/stores/postgresql.sql makes it: name another with"
+                " ?schema=, or rename it (ALTER SCHEMA … RENAME TO …) and a new one is made"
+            )
+        return StoreError(self._name, text)
 
-    def _start(self) -> None:
-        # A pool of our own: psycopg_pool has threads, which a fork loses, and would have to be told of every exception.
-        self._working = _places(CONNECTIONS)
-        # Renewal has a place to itself: work that keeps all the others busy must not cost a lease.
-        self._renewing = _places(1)
+    # -- connections ---------------------------------------------------------------------------------------------
+    # A pool of our own: psycopg_pool has threads, which a fork loses and gevent turns into greenlets. Lists need no
+    # lock, and may be shared by the hub's greenlets with the thread of the operating system that renews.
+
+    def _open(self) -> None:
+        self._working: _Places = [None] * CONNECTIONS
+        self._renewing: _Places = []
         self._claims = count()
 
     def after_fork(self) -> None:
-        # The parent's connections are not used and not closed here: that would end them for the parent.
+        # The parent's connections are kept and not touched: to close one here would be to say goodbye for the parent.
         self._inherited += self._working, self._renewing
-        self._start()
+        self._open()
 
     @contextmanager
     def _connection(self, places: _Places) -> Iterator[_Connection]:
-        """A connection that is given back as good only if nothing was raised while it was in use."""
-        deadline = monotonic() + self._timeout
+        """A connection that goes back to its place only if nothing at all was raised while it was in use."""
+        deadline = time.monotonic() + self._timeout
+        connection = self._taken(places, deadline)
         try:
-            connection = places.get(timeout=self._timeout)
-        except Empty:
-            problem = f"all {places.maxsize} connections were busy for {self._timeout:g} s"
-            raise StoreUnavailableError(self._name, problem) from None
-        try:
-            if connection is not None and connection.has_spoken():
+            if connection is not None and connection.is_over():
                 connection.close()
                 connection = None
             if connection is None:
-                connection = self._connect(deadline)
+                connection = self._connected(deadline)
             connection.deadline = deadline
             yield connection
         except BaseException:
@@ -281,122 +267,93 @@ class PostgresStore:
                 connection = None
             raise
         finally:
-            places.put(connection)
+            places.append(connection)
 
-    def _connect(self, deadline: float) -> _Connection:
+    def _taken(self, places: _Places, deadline: float) -> _Connection | None:
+        while True:
+            try:
+                return places.pop()
+            except IndexError:
+                if places is self._renewing:
+                    return None  # renewal never waits for a place
+            if time.monotonic() > deadline:
+                raise StoreUnavailableError(self._name, f"{CONNECTIONS} connections were busy for {self._timeout:g} s")
+            time.sleep(LOOK_AGAIN)
+
+    def _connected(self, deadline: float) -> _Connection:
+        # libpq counts whole seconds, and two at least.
+        options = {"connect_timeout": max(2, ceil(deadline - time.monotonic()))} | self._server
         try:
             return _Connection.connect(
                 autocommit=True,
                 prepare_threshold=None,
                 cursor_factory=psycopg.ClientCursor,
                 row_factory=namedtuple_row,
-                # libpq knows whole seconds, and two at least.
-                **{"connect_timeout": max(2, ceil(deadline - monotonic()))} | self._server,
+                **options,
             )
         except psycopg.Error as error:
-            # Without its cause: if the URL was misread, what it calls the host may be a piece of the password.
-            raise _refused(self._name, error) from None
+            # Without its cause: where a URL was misread, the host it names may be a piece of the password.
+            raise self._refusal(error) from None
 
-    def _explained(self, error: Exception) -> StoreError:
-        state = (isinstance(error, psycopg.Error) and error.sqlstate) or ""
-        text = (isinstance(error, psycopg.Error) and error.diag.message_primary) or str(error).partition("\n")[0]
-        lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) and not state
-        if lost or state in _PASSING or state[:2] in _PASSING:
-            return StoreUnavailableError(self._name, text)
-        if state == "42501":
-            text += (
-                "; let an administrator run taskguard/stores/postgresql.sql, and then"
-                f" GRANT USAGE ON SCHEMA {self._schema} TO the role of this URL;"
-                f" GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {self._schema} TO the same"
-            )
-        elif state[:2] == "42":
-            text += (
-                f"; schema {self._schema} is not as taskguard/stores/postgresql.sql makes it: name another one with"
-                " ?schema=, or move this one away (ALTER SCHEMA … RENAME) and a new one is made"
-            )
-        return StoreError(self._name, text)
-
-
-_MISSING = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName)
-_PASSING = ("08", "40", "53", "57", "58", "25006", "55P03")
-"""SQLSTATEs of a server that cannot be asked now: connection, rolled back, resources, shutdown or cancelled, disk,
-read-only (a standby), not locked in time."""
-_REFUSALS = ("authentication", "password", "pg_hba.conf", "does not exist", "no such", "not permitted", "certificate")
+    def _refusal(self, error: psycopg.Error) -> StoreError:
+        if isinstance(error, errors.ConnectionTimeout):
+            return StoreUnavailableError(self._name, "could not connect: no answer in time")
+        # Of "connection to server at … failed: FATAL:  password authentication failed …" only the reason.
+        _, known, reason = str(error).rpartition("failed: ")
+        reason = reason.partition("\n")[0].removeprefix("FATAL:").strip() if known else "no such host"
+        if known and any(word in reason for word in _REFUSED):
+            return StoreError(self._name, f"{reason}; check user, password and database in the URL, and pg_hba.conf")
+        return StoreUnavailableError(self._name, f"could not connect: {reason}")
 
 
 class _Connection(psycopg.Connection[Any]):
-    """A connection on which nothing lasts longer than `deadline`, whatever becomes of the server or the network."""
+    """A connection on which nothing takes longer than `deadline`, whatever becomes of the server or of the network."""
 
     deadline = inf
 
     def wait(self, gen: Generator[Any, Any, Value], *args: Any, **kwargs: Any) -> Value:
-        # Everything psycopg waits for goes through here; a socket on which nothing happens wakes it ten times a second.
+        # psycopg waits here for every reply, and looks up ten times a second.
         return super().wait(self._in_time(gen), *args, **kwargs)
 
     def _in_time(self, gen: Generator[Any, Any, Value]) -> Generator[Any, Any, Value]:
         try:
-            waiting_for = next(gen)
+            wanted = next(gen)
             while True:
-                ready = yield waiting_for
-                if not ready and monotonic() > self.deadline:
+                ready = yield wanted
+                if not ready and time.monotonic() > self.deadline:
                     raise psycopg.OperationalError("no answer in time")
-                waiting_for = gen.send(ready)
+                wanted = gen.send(ready)
         except StopIteration as end:
             value: Value = end.value
             return value
 
-    def has_spoken(self) -> bool:
-        """Whether there is something to read on an idle connection: its end, as a rule."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.fileno(), selectors.EVENT_READ)
-            return bool(selector.select(0))
+    def is_over(self) -> bool:
+        """Whether the other side hung up since the last verb. Asks nobody."""
+        try:
+            self.pgconn.consume_input()  # its last words
+            self.pgconn.consume_input()  # the end
+        except psycopg.OperationalError:
+            return True
+        return False
 
 
-_Places: TypeAlias = "LifoQueue[_Connection | None]"
-"""So many connections can be open at once. The last one given back is the first one taken."""
-
-
-def _places(number: int) -> _Places:
-    places: _Places = LifoQueue(number)
-    for _ in range(number):
-        places.put(None)
-    return places
+_Places: TypeAlias = "list[_Connection | None]"
 
 
 def _server(url: str) -> dict[str, Any]:
-    """What libpq is told; what the URL says goes before what we suggest."""
+    """What libpq is told: what the URL says before what we suggest."""
     try:
         said = conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
-        # libpq's own words quote the URL, maybe the password. Only the name of an option is safe to show.
-        unknown = re.search(r'invalid URI query parameter: "(\w+)"', str(error))
-        problem = f"has an option {unknown[1]} that libpq does not know" if unknown else "cannot be read by libpq"
+        # libpq quotes what it cannot read, be it the password. Only the name of an option is safe to show.
+        option = re.search(r'invalid URI query parameter: "(\w+)"', str(error))
+        problem = f"has an option that libpq does not know, {option[1]}" if option else "cannot be read by libpq"
         raise ConfigurationError(
-            f"{safe_url(url)} {problem}; write postgresql://user:password@host:port/database,"
-            " with percent-encoding (%40 for @) inside each part"
+            f"{safe_url(url)} {problem}; write postgresql://user:password@host:port/database, "
+            "and inside each part %40 for @, %2F for /, %3A for :"
         ) from None
-    return {
-        "client_encoding": "utf8",
-        "fallback_application_name": "taskguard",
-        # An idle connection stays known to the firewalls on its way.
-        "keepalives_idle": 30,
-        **said,
-    }
-
-
-def _refused(store: str, error: psycopg.Error) -> StoreError:
-    if isinstance(error, psycopg.errors.ConnectionTimeout):
-        return StoreUnavailableError(store, "no connection in time")
-    # The last reason given: "connection to server at … failed: FATAL:  password authentication failed for user …"
-    _, found, reason = str(error).rpartition("failed: ")
-    if not found:
-        return StoreUnavailableError(store, "could not connect: the name of the host cannot be resolved")
-    reason = reason.partition("\n")[0].removeprefix("FATAL:").strip()
-    if any(word in reason for word in _REFUSALS):
-        return StoreError(
-            store, f"{reason}; look at the user, the password and the database of the URL, and at the server's pg_hba.conf"
-        )
-    return StoreUnavailableError(store, f"could not connect: {reason}")
+    # An idle connection stays known to the firewalls on its way.
+    return {"client_encoding": "utf8", "fallback_application_name": "taskguard", "keepalives_idle": 30} | said
 
 
 def _answer(key: str, row: Any) -> Lease | Held | Completed:

@@ -40,7 +40,7 @@ CREATE TABLE IF NOT EXISTS taskguard.entry (
     copy_until  bigint  NOT NULL DEFAULT 0,         -- nobody else need publish until then; 0: nobody is known to have
     held_until  bigint  NOT NULL DEFAULT 0,         -- free, done: other owners are kept out until then
     requeued_by text    NOT NULL DEFAULT '',        -- the attempt that last put the job into the queue
-    deaths      jsonb   NOT NULL DEFAULT '[]',      -- [["owner", starts], ...] of owners that lost the key without an end
+    deaths      jsonb   NOT NULL DEFAULT '[]',      -- [["owner", starts], ...]: who lost the key without an end
     how         text,
     outcome     bytea,
     gone_at     bigint  NOT NULL GENERATED ALWAYS AS
@@ -85,7 +85,7 @@ DECLARE
 BEGIN
     -- What others did while this one waited is visible to the next statement in no other isolation level.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE invalid_transaction_state USING MESSAGE = 'taskguard works in READ COMMITTED transactions only';
+        RAISE invalid_transaction_state USING MESSAGE = 'this works in READ COMMITTED transactions only';
     END IF;
     -- A verb that was answered has happened, also after a crash. (All other settings of it wait at least for the disk.)
     IF current_setting('synchronous_commit') = 'off' THEN
@@ -245,7 +245,7 @@ BEGIN
 
     -- Granted. An entry that is over leaves nothing behind.
     IF NOT known THEN
-        e.state := 'free'; e.owner := ''; e.token := 0; e.starts := 0; e.deaths := '[]';
+        e.state := 'free'; e.token := 0; e.deaths := '[]';
     END IF;
     IF NOT (unended AND mine) THEN
         e.requeued_by := '';

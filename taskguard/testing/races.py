@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,64 +21,78 @@ PATIENCE = 60.0
 
 @dataclass(frozen=True)
 class Grant:
+    """One turn: when the answer came, and when it was given back."""
+
     token: int
-    asked: float
-    ended: float
+    granted: float
+    let_go: float
 
 
-def winners(store: Store, opener: Opener, *, racers: int, rounds: int) -> Iterator[list[int]]:
+def winners(
+    store: Store, opener: Opener, *, racers: int, rounds: int, keep_for: float = 600.0
+) -> Iterator[list[int]]:
     """For each round the tokens granted when all racers asked for one key at once."""
-    for answers in zip(*_run(store, opener, racers, _claim_each_round, rounds), strict=True):
+    for answers in zip(*_run(store, opener, racers, _claim_each_round, rounds, keep_for), strict=True):
         yield [token for token in answers if token]
 
 
-def race(store: Store, opener: Opener, *, racers: int, rounds: int) -> list[Grant]:
-    """What racers were granted that took turns at one key, each as often as *rounds* says."""
-    return [grant for grants in _run(store, opener, racers, _take_turns, rounds) for grant in grants]
+def race(store: Store, opener: Opener, *, racers: int, rounds: int, keep_for: float = 600.0) -> list[Grant]:
+    """What racers were granted that took turns at one key, each as often as *rounds* says, by rising tokens.
+
+    One at a time: each was given back before the next was granted, by the clock that all processes of a host share.
+    """
+    turns = _run(store, opener, racers, _take_turns, rounds, keep_for)
+    return sorted((grant for grants in turns for grant in grants), key=lambda grant: grant.token)
 
 
-def _claim_each_round(store: Store, barrier: Any, rounds: int) -> list[int]:
+def _claim_each_round(store: Store, barrier: Any, rounds: int, keep_for: float) -> list[int]:
     tokens = []
     for number in range(rounds):
-        claim = Claim(f"round {number}", uuid4().hex, uuid4().hex, lease=600, keep_for=600)
+        claim = Claim(f"round {number}", uuid4().hex, uuid4().hex, lease=600, keep_for=keep_for)
         barrier.wait(PATIENCE)
         answer = store.claim(claim)
         tokens.append(answer.token if isinstance(answer, Lease) else 0)
+        barrier.wait(PATIENCE)  # all have asked: the key may go
+        if isinstance(answer, Lease):
+            store.complete(answer, Ending(how="succeeded", keep_for=keep_for))
     return tokens
 
 
-def _take_turns(store: Store, barrier: Any, rounds: int) -> list[Grant]:
+def _take_turns(store: Store, barrier: Any, rounds: int, keep_for: float) -> list[Grant]:
     grants: list[Grant] = []
     barrier.wait(PATIENCE)
     give_up = time.monotonic() + PATIENCE
     while len(grants) < rounds and time.monotonic() < give_up:
-        asked = time.monotonic()
-        answer = store.claim(Claim("turns", uuid4().hex, uuid4().hex, lease=600, keep_for=600))
+        answer = store.claim(Claim("turns", uuid4().hex, uuid4().hex, lease=600, keep_for=keep_for))
         if isinstance(answer, Lease):
-            grants.append(Grant(answer.token, asked, time.monotonic()))
-            store.release(answer, Ending(keep_for=600))
+            grants.append(Grant(answer.token, time.monotonic(), time.monotonic()))
+            store.release(answer, Ending(keep_for=keep_for))
+        else:
+            time.sleep(random.uniform(0, 0.002))
     return grants
 
 
-def _run(store: Store, opener: Opener, racers: int, work: Callable[..., list[Any]], rounds: int) -> list[list[Any]]:
+def _run(
+    store: Store, opener: Opener, racers: int, work: Callable[..., list[Any]], *settings: float
+) -> list[list[Any]]:
     if opener is None:
         barrier: Any = threading.Barrier(racers)
         with ThreadPoolExecutor(racers) as pool:
-            return _gather(pool, racers, lambda: work(store, barrier, rounds))
+            return _gather(pool, racers, lambda: work(store, barrier, *settings))
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager:
         barrier = manager.Barrier(racers)
         with ProcessPoolExecutor(racers, mp_context=context) as pool:
-            return _gather(pool, racers, _opened, opener, work, barrier, rounds)
+            return _gather(pool, racers, _opened, opener, work, barrier, *settings)
 
 
 def _gather(pool: Executor, racers: int, work: Callable[..., list[Any]], *args: Any) -> list[list[Any]]:
     return [future.result(PATIENCE * 2) for future in [pool.submit(work, *args) for _ in range(racers)]]
 
 
-def _opened(opener: Callable[[], Store], work: Callable[..., list[Any]], barrier: Any, rounds: int) -> list[Any]:
+def _opened(opener: Callable[[], Store], work: Callable[..., list[Any]], barrier: Any, *settings: float) -> list[Any]:
     with _closing(opener()) as store:
-        return work(store, barrier, rounds)
+        return work(store, barrier, *settings)
 
 
 @contextmanager

@@ -129,10 +129,11 @@ def _send(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 def _children(pid: int) -> list[int]:
-    lists = Path(f"/proc/{pid}/task").glob("*/children")
-    with suppress(OSError):
-        return [int(child) for text in lists for child in text.read_text().split()]
-    return []
+    found: list[int] = []
+    for thread in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # threads come and go
+            found += map(int, thread.read_text().split())
+    return found
 
 
 def _await_end(pids: Sequence[int]) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from . import binaries
@@ -54,22 +56,11 @@ class PostgresServer(Server):
         return f"postgresql://{USER}@{HOST}:{self.port}/{DATABASE}"
 
     def prepare(self) -> None:
+        initdb = str(self.binary.with_name("initdb"))
         data = str(self.data)
-        initdb = [
-            str(self.binary.with_name("initdb")),
-            "-D",
-            data,
-            "-U",
-            USER,
-            "-A",
-            "trust",
-            "-E",
-            "UTF8",
-            "--locale=C",
-        ]
-        self.run([*initdb, "--no-sync"])
-        single = [str(self.binary), "--single", "-F", "-D", data, "postgres"]
-        self.run(single, text=f"CREATE DATABASE {DATABASE}\n")
+        self.run([initdb, "-D", data, "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"])
+        # The server alone, with one command and no port: the database is there before the first client.
+        self.run([str(self.binary), "--single", "-F", "-D", data, "postgres"], text=f"CREATE DATABASE {DATABASE}\n")
 
     def command(self) -> list[str]:
         options = [part for name, value in self._options().items() for part in ("-c", f"{name}={value}")]
@@ -82,6 +73,18 @@ class PostgresServer(Server):
         except OSError:
             return False
         return len(lines) > 7 and lines[0] == str(pid) and lines[7].strip() == "ready"
+
+    def kill(self) -> None:
+        was_running = self.running
+        super().kill()
+        if was_running:
+            self._free_shared_memory()
+
+    def _free_shared_memory(self) -> None:
+        # A crash leaves a segment behind that belongs to no process; its id ends the seventh line.
+        with suppress(OSError, IndexError):
+            segment = (self.data / "postmaster.pid").read_text().splitlines()[6].split()[-1]
+            subprocess.run(["ipcrm", "-m", segment], capture_output=True)
 
     def _options(self) -> dict[str, str]:
         switch = "on" if self.durable else "off"

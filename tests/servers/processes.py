@@ -76,7 +76,11 @@ class Server(ABC):
 
     def missing(self) -> str | None:
         """Why this server cannot be had here and what to install, or None if it can."""
-        return None if self.find() else self.install
+        return None if self.find() else self.unobtainable() or self.install
+
+    def unobtainable(self) -> str | None:
+        """Why nothing that could be installed here would bring this server, or None if something would."""
+        return None
 
     # What tests do with it.
 
@@ -126,8 +130,8 @@ class Server(ABC):
         self.start()
 
     def close(self) -> None:
-        """Stop for good: directory and ports are given back."""
-        self.stop()
+        """End the server for good, with its data; directory and ports are given back."""
+        self.kill()
         _open_servers.discard(self)
         for port in self._ports:
             port.release()

@@ -34,7 +34,7 @@ class Proxy:
         self._loses: Callable[[bytes], bool] = _nothing
         self._requests_pass, self._replies_pass = _opened(), _opened()
         self._links: set[_Link] = set()
-        self._listener: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
@@ -80,6 +80,7 @@ class Proxy:
 
         Such a request reaches the server and is carried out. Once its reply has arrived here, the client's connection
         is reset instead. A new connection begins with requests of its driver: *to* tells them from the one meant.
+        This is certain for a client that waits for each reply before it sends the next request.
         """
         self._loses = _Next(next_n, to)
 
@@ -120,17 +121,16 @@ class Proxy:
     # What follows runs in the loop's thread.
 
     async def _listen(self, port: int) -> None:
-        self._listener = await asyncio.start_server(self._accept, HOST, port)
+        self._listener = socket.create_server((HOST, port), backlog=256)
+        self._listener.setblocking(False)
+        self._loop.add_reader(self._listener, self._accept, self._listener)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        link = _Link(self, reader, writer)
-        self._links.add(link)
-        try:
-            if self._listener is not None:
-                await link.run()
-        finally:
-            link.abort()
-            self._links.discard(link)
+    def _accept(self, listener: socket.socket) -> None:
+        # By hand, because asyncio.start_server knows of a connection only some turns of the loop after it accepted
+        # it, and one that is cut in between would get away.
+        with suppress(OSError):
+            connection, _ = listener.accept()
+            self._links.add(_Link(self, connection))
 
     async def _heal(self) -> None:
         self._seconds, self._loses = 0.0, _nothing
@@ -147,6 +147,7 @@ class Proxy:
 
     async def _refuse(self) -> None:
         if self._listener is not None:
+            self._loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
         await self._cut()
@@ -163,72 +164,98 @@ class Proxy:
             await asyncio.sleep(self._seconds)
         await passes.wait()
 
-    def _descriptors(self) -> Iterator[int]:
+    def _sockets(self) -> Iterator[socket.socket]:
         if self._listener is not None:
-            yield from (listening.fileno() for listening in self._listener.sockets)
+            yield self._listener
         for link in self._links:
-            yield from (writer.get_extra_info("socket").fileno() for writer in link.writers)
+            yield from link.sockets
 
 
 class _Link:
     """One connection of a client, and the one made for it to the server."""
 
-    def __init__(self, proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.writers = [writer]
+    def __init__(self, proxy: Proxy, client: socket.socket) -> None:
+        client.setblocking(False)
+        self.sockets = [client]
         self._proxy = proxy
-        self._client = reader, writer
-        self._task = asyncio.current_task()
+        self._writers: list[asyncio.StreamWriter] = []
         self._loses_reply = False
-
-    async def run(self) -> None:
-        """Carry data until either end is gone."""
-        # A cancelled link was cut; an OSError is an end that failed. Both are what this proxy is for.
-        with suppress(OSError, asyncio.CancelledError):
-            await self._proxy._requests_pass.wait()
-            server = await asyncio.open_connection(HOST, self._proxy.upstream)
-            self.writers.append(server[1])
-            requests = asyncio.create_task(self._carry_requests(server[1]))
-            try:
-                await self._carry_replies(server[0])
-            finally:
-                requests.cancel()
+        self._task = proxy._loop.create_task(self._run())
+        self._task.add_done_callback(self._end)
 
     def reset(self) -> None:
         """Reset both ends, whatever is under way."""
-        self.abort()
-        if self._task is not None:
-            self._task.cancel()
+        self._abort()
+        self._task.cancel()
 
-    def abort(self) -> None:
-        for writer in self.writers:
-            if not writer.transport.is_closing():
-                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-                writer.transport.abort()
+    def _abort(self) -> None:
+        for end in self.sockets:
+            if end.fileno() >= 0:
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        for writer in self._writers:
+            writer.transport.abort()
 
-    async def _carry_requests(self, server: asyncio.StreamWriter) -> None:
+    def _end(self, _: object) -> None:
+        # A task that was cancelled before its first step has opened nothing that would close the socket.
+        if not self._writers:
+            self.sockets[0].close()
+        self._proxy._links.discard(self)
+
+    async def _run(self) -> None:
         try:
-            while request := await self._client[0].read(_CHUNK):
+            client, to_client = await self._open(self.sockets[0])
+            await self._proxy._requests_pass.wait()
+            self.sockets.append(await self._connect())
+            server, to_server = await self._open(self.sockets[1])
+            requests = asyncio.create_task(self._carry_requests(client, to_server))
+            try:
+                await self._carry_replies(server, to_client)
+            finally:
+                requests.cancel()
+        except OSError:
+            pass  # either end failed, and now the other one hears of it
+        finally:
+            self._abort()
+
+    async def _carry_requests(self, client: asyncio.StreamReader, to_server: asyncio.StreamWriter) -> None:
+        try:
+            while request := await client.read(_CHUNK):
                 await self._proxy._hold(self._proxy._requests_pass)
                 # Decided before the server can answer.
                 self._loses_reply = self._loses_reply or self._proxy._loses(request)
-                server.write(request)
-                await server.drain()
-            server.write_eof()
+                to_server.write(request)
+                await to_server.drain()
+            to_server.write_eof()
         except OSError:
-            self.abort()
+            self._abort()
 
-    async def _carry_replies(self, server: asyncio.StreamReader) -> None:
-        client = self._client[1]
+    async def _carry_replies(self, server: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         while reply := await server.read(_CHUNK):
             if self._loses_reply:
                 await _drain(server)
                 self._proxy.swallowed += 1
                 return
             await self._proxy._hold(self._proxy._replies_pass)
-            client.write(reply)
-            await client.drain()
-        # The server said goodbye in good order, and so does the proxy: no reset, which could overtake the last reply.
-        client.close()
+            to_client.write(reply)
+            await to_client.drain()
+        # The server said goodbye in good order, and so does the proxy: a reset could overtake the last reply.
+        to_client.close()
+        await to_client.wait_closed()
+
+    async def _connect(self) -> socket.socket:
+        server = socket.socket()
+        server.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(server, (HOST, self._proxy.upstream))
+        except BaseException:
+            server.close()
+            raise
+        return server
+
+    async def _open(self, end: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(sock=end)
+        self._writers.append(writer)
+        return reader, writer
 
 
 class _Next:
@@ -269,9 +296,9 @@ def _let_go_in_child() -> None:
     # taken (by /dev/null), because the objects inherited with them will close them again.
     null = os.open(os.devnull, os.O_RDWR)
     for proxy in _open_proxies:
-        for descriptor in proxy._descriptors():
-            if descriptor >= 0:
-                os.dup2(null, descriptor)
+        for inherited in proxy._sockets():
+            if inherited.fileno() >= 0:
+                os.dup2(null, inherited.fileno())
     os.close(null)
 
 

