@@ -94,7 +94,7 @@ _set_async_exc = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _errors: dict[int, LeaseLostError] = {}
 
 
-class _LostInThread(LeaseLostError):
+class _LostInThreadError(LeaseLostError):
     """An asynchronous exception is given as a class; this one finds its facts by the thread that it is raised in."""
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class _InThread:
             if self._active and not self._sent:
                 self._sent = True
                 _errors[self._ident] = error
-                _set_async_exc(ctypes.c_ulong(self._ident), ctypes.py_object(_LostInThread))
+                _set_async_exc(ctypes.c_ulong(self._ident), ctypes.py_object(_LostInThreadError))
 
     def leave(self) -> None:
         while True:
@@ -128,7 +128,7 @@ class _InThread:
                     _set_async_exc(ctypes.c_ulong(self._ident), None)  # take back what was not yet raised
                     _errors.pop(self._ident, None)
                 return
-            except _LostInThread:
+            except _LostInThreadError:
                 continue  # it was raised right here, on the way out: the body is over, so nobody needs it
 
 

@@ -379,9 +379,7 @@ def _held(key: str, entry: Kept, now: int, publish: bool) -> Held:
 
 
 def _held_as_told_before(ask: Claim, own: Receipt) -> Held:
-    return Held(
-        ask.key, own.twin, "", token=own.token, state="running", since=own.at / MICROS, remaining=0.0
-    )
+    return Held(ask.key, own.twin, "", token=own.token, state="running", since=own.at / MICROS, remaining=0.0)
 
 
 def _completed(key: str, receipt: Receipt) -> Completed:

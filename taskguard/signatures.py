@@ -3,21 +3,67 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from functools import lru_cache
-from typing import Any
+import sys
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from types import UnionType
+from typing import Union, get_args, get_origin
 
-from taskguard.keys import takes_fence
+from taskguard.errors import ConfigurationError
+
+if sys.version_info >= (3, 14):
+    from annotationlib import Format
+
+    # Annotations are evaluated when read, and one that is imported for type checkers alone cannot be.
+    read_signature = partial(inspect.signature, annotation_format=Format.FORWARDREF)
+else:
+    read_signature = inspect.signature
+
+
+def signature_of(
+    function: Callable[..., object], *, skip: Sequence[str] = ("fence",), bound: bool = False
+) -> inspect.Signature:
+    """The parameters that a caller fills: without the fence, those named in *skip*, and a *bound* task's first one."""
+    try:
+        signature = read_signature(function)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"the parameters of {function!r} cannot be read ({error}); wrap it in a plain function"
+        ) from None
+    parameters = list(signature.parameters.values())
+    if bound:
+        parameters = _without_first(function, parameters)
+    return signature.replace(parameters=[p for p in parameters if p.name not in skip and not takes_fence(p)])
 
 
 @lru_cache(maxsize=1024)
-def fence_parameter(function: Callable[..., Any]) -> str | None:
+def fence_parameter(function: Callable[..., object]) -> str | None:
     """The name of the parameter that is given the fence: the one annotated `Fence`, else the one named `fence`."""
     try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # a builtin: nothing of ours is asked for
-        return None
-    for parameter in parameters.values():
-        if takes_fence(parameter):
-            return parameter.name
-    return "fence" if "fence" in parameters else None
+        parameters = read_signature(function).parameters
+    except (TypeError, ValueError):
+        return None  # some built-in functions; none of them wants a fence
+    annotated = (name for name, parameter in parameters.items() if takes_fence(parameter))
+    return next(annotated, "fence" if "fence" in parameters else None)
+
+
+def takes_fence(parameter: inspect.Parameter) -> bool:
+    """Whether the parameter is annotated `Fence`, as a class, as text or in a union with something else."""
+    annotation = parameter.annotation
+    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    return any(_names_fence(member) for member in members)
+
+
+def _names_fence(annotation: object) -> bool:
+    # Not compared with the class itself: this module is below the one that has it.
+    text = getattr(annotation, "__forward_arg__", annotation)
+    if isinstance(text, str):
+        return any(part.strip("'\" ").rpartition(".")[2] == "Fence" for part in text.split("|"))
+    return isinstance(annotation, type) and annotation.__name__ == "Fence"
+
+
+def _without_first(function: Callable[..., object], parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
+    if not parameters:
+        raise ConfigurationError(f"{function!r} is bound and takes no parameter; write self as its first one")
+    # *args takes the task itself along with the rest, as with any method.
+    return parameters if parameters[0].kind is inspect.Parameter.VAR_POSITIONAL else parameters[1:]

@@ -74,4 +74,3 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return request.getfixturevalue("postgres_server").url
     url = request.getfixturevalue("redis_server").url
     return f"naive+{url}" if request.param == "naive" else url
-

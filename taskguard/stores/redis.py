@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import redis
@@ -55,7 +55,7 @@ _FORGET: Final = _Script("forget")
 
 
 def from_url(url: str, *, namespace: str) -> RedisStore:
-    """`redis://`, `rediss://` (TLS), `unix://`, and `valkey://` for each; `?timeout=seconds` is ours, the rest redis-py's."""
+    """`redis://`, `rediss://` (TLS), `unix://`, or `valkey://`; `?timeout=` is ours, other options are redis-py's."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     try:

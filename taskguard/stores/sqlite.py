@@ -264,9 +264,7 @@ class SQLiteStore:
     def _open(self) -> sqlite3.Connection:
         if not os.path.isdir(os.path.dirname(self._path)):
             raise StoreError(repr(self), "the directory of the file does not exist: create it, or name another")
-        connection = sqlite3.connect(
-            self._path, timeout=self._timeout, isolation_level=None, check_same_thread=False
-        )
+        connection = sqlite3.connect(self._path, timeout=self._timeout, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")

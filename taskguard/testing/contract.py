@@ -446,9 +446,7 @@ class StoreContract:
         assert (answer.owner, answer.how, answer.outcome) == ("alice", "succeeded", b"result")
         assert answer.token == lease.token
 
-    def test_promise_5_a_finished_owner_is_answered_completed_after_another_has_had_the_key(
-        self, store: Store
-    ) -> None:
+    def test_promise_5_a_finished_owner_is_answered_completed_after_another_has_had_the_key(self, store: Store) -> None:
         store.complete(claimed(store, "alice"), succeeded(b"alice's"))
         store.complete(claimed(store, "bob"), succeeded(b"bob's"))
         claimed(store, "carol")
@@ -680,9 +678,7 @@ class StoreContract:
 
         assert isinstance(store.claim(ask("alice")), Lease)
 
-    def test_promise_8_a_claim_that_ran_out_is_remembered_for_its_retention(
-        self, store: Store, elapse: Elapse
-    ) -> None:
+    def test_promise_8_a_claim_that_ran_out_is_remembered_for_its_retention(self, store: Store, elapse: Elapse) -> None:
         claimed(store, "alice", lease=SHORT, keep_for=LONG)
         elapse(PAST)
         entry = store.get("key")

@@ -28,9 +28,7 @@ class Grant:
     let_go: float
 
 
-def winners(
-    store: Store, opener: Opener, *, racers: int, rounds: int, keep_for: float = 600.0
-) -> Iterator[list[int]]:
+def winners(store: Store, opener: Opener, *, racers: int, rounds: int, keep_for: float = 600.0) -> Iterator[list[int]]:
     """For each round the tokens granted when all racers asked for one key at once."""
     for answers in zip(*_run(store, opener, racers, _claim_each_round, rounds, keep_for), strict=True):
         yield [token for token in answers if token]

@@ -44,7 +44,7 @@ def test_no_job_is_locked_out_of_its_own_key_and_no_token_is_granted_twice(guard
     proxy.swallow_randomly(0.3, seed=1, to=scripts)
     tokens = []
     for number in range(100):
-        with guard.hold(f"key {number % 5}") as fence:
+        with guard.hold(f"key {number % 5}", lease=10) as fence:
             tokens.append((fence.key, fence.token))
 
     assert proxy.swallowed > 30
@@ -57,16 +57,14 @@ def test_work_whose_every_second_reply_is_lost_is_done_once(guard: Guard, proxy:
     done = []
     proxy.swallow_randomly(0.5, seed=2, to=scripts)
     for number in range(60):
-        answer = guard.run(f"invoice {number % 20}", lambda: done.append(1) or len(done), keep_for=600)
+        answer = guard.run(f"invoice {number % 20}", lambda: done.append(1) or len(done), keep_for=600, wait_up_to=2)
         assert isinstance(answer, int)
 
     assert proxy.swallowed > 20
     assert len(done) == 20
 
 
-def test_a_release_asked_again_after_a_lost_reply_does_not_free_the_next_holder(
-    store: Store, proxy: Proxy
-):
+def test_a_release_asked_again_after_a_lost_reply_does_not_free_the_next_holder(store: Store, proxy: Proxy):
     lease = claimed(store, "alice")
     proxy.swallow(1)
     with pytest.raises(StoreUnavailableError):

@@ -19,7 +19,7 @@ from tests.naive import open_any
 from tests.safety.processes import RemoteWorker
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.safety
+safety = pytest.mark.safety
 
 LEASE = 0.6
 
@@ -68,6 +68,7 @@ def taken_over(store: Store, key: str = "key") -> Lease:
     return wait_until(granted)
 
 
+@safety
 def test_a_stopped_holder_that_wakes_knows_before_it_writes(store: Store, worker: RemoteWorker, tmp_path: Path):
     ledger = tmp_path / "ledger"
     token = worker.ask("hold", "key", LEASE)
@@ -91,6 +92,7 @@ def test_a_stopped_holder_that_nobody_replaced_may_go_on(store: Store, worker: R
     assert worker.ask("write_if_held", str(tmp_path / "ledger"), "late") == "written"
 
 
+@safety
 def test_a_stopped_holder_that_wakes_does_not_free_its_successor(store: Store, worker: RemoteWorker):
     worker.ask("hold", "key", LEASE)
     worker.stop()
@@ -118,10 +120,11 @@ def test_a_living_holder_is_renewed_beyond_its_lease(store: Store, worker: Remot
         answer = store.claim(ask("rival"))
 
         assert isinstance(answer, Held)
-        assert (answer.token, answer.attempt != "") == (token, True)
+        assert answer.token == token
         assert answer.remaining > 0
 
 
+@safety
 def test_a_finished_job_that_is_delivered_again_does_not_run(store: Store):
     store.complete(claimed(store, "job"), succeeded(b"result"))
     store.complete(claimed(store, "another"), succeeded())
@@ -131,6 +134,7 @@ def test_a_finished_job_that_is_delivered_again_does_not_run(store: Store):
     assert answer.outcome == b"result"
 
 
+@safety
 def test_a_failed_job_that_is_delivered_again_does_not_run(store: Store):
     store.release(claimed(store, "job"), Ending(how="failed", keep_for=600))
 
@@ -142,12 +146,11 @@ def test_a_job_is_not_run_beside_itself(store: Store):
     answer = store.claim(ask("job"))
 
     assert isinstance(answer, Held)
-    assert (answer.owner, answer.state, answer.attempt != "") == ("job", "running", True)
+    assert (answer.owner, answer.state) == ("job", "running")
 
 
-def test_a_parent_that_settles_for_its_dead_child_does_not_free_the_job_elsewhere(
-    store: Store, worker: RemoteWorker
-):
+@safety
+def test_a_parent_that_settles_for_its_dead_child_does_not_free_the_job_elsewhere(store: Store, worker: RemoteWorker):
     dead = claimed(store, "job", lease=LEASE)
     request = ask("job")
     elsewhere = wait_until(lambda: answer if isinstance(answer := store.claim(request), Lease) else None)
@@ -157,6 +160,7 @@ def test_a_parent_that_settles_for_its_dead_child_does_not_free_the_job_elsewher
     assert store.renew([(elsewhere, 60)]) == [True]
 
 
+@safety
 def test_tokens_rise_though_the_store_lost_its_data(store: Store, wipe: Callable[[], None]):
     for _ in range(5):
         before = claimed(store, uuid4().hex)
@@ -166,6 +170,7 @@ def test_tokens_rise_though_the_store_lost_its_data(store: Store, wipe: Callable
     assert claimed(store, "after").token > before.token
 
 
+@safety
 def test_a_holder_whose_store_lost_its_data_is_told(
     store: Store, worker: RemoteWorker, wipe: Callable[[], None], tmp_path: Path
 ):
@@ -180,6 +185,7 @@ def test_a_holder_whose_store_lost_its_data_is_told(
     assert store.renew([(successor, 60)]) == [True]
 
 
+@safety
 def test_work_that_many_are_told_to_do_is_done_once(store_url: str, namespace: str, tmp_path: Path):
     ledger = tmp_path / "ledger"
     workers = [RemoteWorker(store_url, namespace) for _ in range(4)]

@@ -238,7 +238,8 @@ class Server(ABC):
     def _launch_on_free_ports(self, may_move: bool) -> None:
         for attempt in range(_ATTEMPTS):
             try:
-                return self._launch()
+                self._launch()
+                return
             except _PortTakenError:
                 if attempt == _ATTEMPTS - 1:
                     raise

@@ -213,7 +213,9 @@ BROKEN = [
 
 def failures(kind: type[MemoryStore], tests: str = "test_") -> list[str]:
     """The names of the contract's tests, of those that begin so, that this store fails."""
-    return [name for name, test in sorted(vars(StoreContract).items()) if name.startswith(tests) and not holds(kind, test)]
+    return [
+        name for name, test in sorted(vars(StoreContract).items()) if name.startswith(tests) and not holds(kind, test)
+    ]
 
 
 def holds(kind: type[MemoryStore], test: Callable[..., None]) -> bool:

@@ -156,9 +156,7 @@ def test_all_that_a_verb_touches_is_in_one_slot(client: redis.Redis, store: Stor
     assert all(tags.count(tag) == 2 for tag in tags)
 
 
-def test_a_foreign_value_under_our_key_is_one_clear_error_and_stays(
-    client: redis.Redis, store: Store, namespace: str
-):
+def test_a_foreign_value_under_our_key_is_one_clear_error_and_stays(client: redis.Redis, store: Store, namespace: str):
     client.lpush(f"{namespace}:{{a list}}", "mine")
     client.set(f"{namespace}:{{a text}}", "mine")
 

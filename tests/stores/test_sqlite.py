@@ -14,8 +14,8 @@ from taskguard.stores import open_store
 from taskguard.stores.sqlite import SQLiteStore
 from taskguard.testing import StoreContract
 from taskguard.testing.contract import ask, claimed
-from tests.clock import FakeClock
 from tests.children import in_fork
+from tests.clock import FakeClock
 
 
 @pytest.fixture

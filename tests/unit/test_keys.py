@@ -20,8 +20,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from taskguard.canonical import DEEPEST, canonical
 from taskguard.errors import ConfigurationError, KeyArgumentError
-from taskguard.keys import DEEPEST, KeyMaker, canonical, fence_parameter, parse_key, signature_of, takes_fence
+from taskguard.keys import KeyMaker, parse_key
+from taskguard.signatures import fence_parameter, signature_of, takes_fence
 
 # No deadline: a busy machine is not a wrong digest. No database: a failure prints what it needs to be seen again.
 thorough = settings(deadline=None, database=None)

@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from taskguard.errors import ConfigurationError
-from taskguard.keys import signature_of
 from taskguard.policy import Debounce, OnConflict, Policy
+from taskguard.signatures import signature_of
 
 
 def refusal(**options):

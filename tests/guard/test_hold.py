@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from taskguard import (
+    ConfigurationError,
+    DuplicateTaskError,
+    Event,
+    Guard,
+    LeaseLostError,
+    StoreUnavailableError,
+    WaitTimeoutError,
+    current_fence,
+)
+from taskguard.store import Ending, Held, Lease
+from taskguard.stores.memory import MemoryStore
+from taskguard.testing.contract import ask, claimed
+from tests.waiting import wait_until
+
+
+def kinds(events: list[Event]) -> list[str]:
+    return [event.kind for event in events]
+
+
+def test_the_block_has_the_fence_and_others_are_kept_out(guard: Guard, store: MemoryStore):
+    with guard.hold("key") as fence:
+        assert fence.key == "key"
+        assert fence.starts == 1
+        assert 29 < fence.remaining < 30
+        assert not fence.lost
+        assert not fence.unsure
+        assert isinstance(store.claim(ask("other")), Held)
+    assert isinstance(store.claim(ask("other")), Lease)
+
+
+def test_a_key_that_is_held_is_an_error_with_the_facts(guard: Guard, store: MemoryStore):
+    lease = claimed(store, "alice")
+
+    with pytest.raises(DuplicateTaskError, match="key is running by alice since .* UTC") as caught, guard.hold("key"):
+        pytest.fail("entered")
+    assert not isinstance(caught.value, WaitTimeoutError)
+    assert (caught.value.owner, caught.value.token, caught.value.state) == ("alice", lease.token, "running")
+
+
+def test_waiting_ends_when_the_key_is_free(guard: Guard, store: MemoryStore):
+    lease = claimed(store, "alice")
+    threading.Timer(0.1, lambda: store.release(lease, Ending(keep_for=60))).start()
+
+    with guard.hold("key", wait_up_to=10) as fence:
+        assert fence.token > lease.token
+
+
+def test_waiting_too_long_is_an_error_that_says_how_long(guard: Guard, store: MemoryStore, events: list[Event]):
+    claimed(store, "alice")
+
+    with pytest.raises(WaitTimeoutError, match="raise wait_up_to=") as caught, guard.hold("key", wait_up_to=0.1):
+        pytest.fail("entered")
+    assert caught.value.waited >= 0.1
+    assert kinds(events) == ["duplicate", "wait_timeout"]
+
+
+def test_waiting_is_no_busy_loop(guard: Guard, store: MemoryStore, monkeypatch: pytest.MonkeyPatch):
+    claimed(store, "alice")
+    asked = []
+    claim = store.claim
+    monkeypatch.setattr(store, "claim", lambda request: asked.append(request) or claim(request))
+
+    with pytest.raises(WaitTimeoutError), guard.hold("key", wait_up_to=1):
+        pytest.fail("entered")
+    assert len(asked) < 60
+
+
+def test_the_key_is_free_after_an_error(guard: Guard, store: MemoryStore):
+    with pytest.raises(ZeroDivisionError), guard.hold("key"):
+        raise ZeroDivisionError
+
+    assert isinstance(store.claim(ask("other")), Lease)
+
+
+def test_a_nested_hold_is_the_same_fence_and_asks_nobody(guard: Guard, monkeypatch: pytest.MonkeyPatch):
+    with guard.hold("key") as outer:
+        monkeypatch.setattr(guard.store, "claim", lambda request: pytest.fail("asked"))
+        with guard.hold("key") as inner:
+            assert inner is outer
+        assert not outer.lost
+
+
+def test_a_hold_in_another_thread_is_not_nested(guard: Guard):
+    def try_it() -> str:
+        with guard.hold("key"):
+            return "entered"
+
+    with guard.hold("key"), ThreadPoolExecutor(1) as pool:
+        with pytest.raises(DuplicateTaskError):
+            pool.submit(try_it).result()
+        with pytest.raises(DuplicateTaskError):  # not even with a copy of the context
+            pool.submit(contextvars.copy_context().run, try_it).result()
+
+
+def test_a_hold_in_another_task_is_not_nested(guard: Guard):
+    async def try_it() -> None:
+        with guard.hold("key"):
+            pytest.fail("entered")
+
+    async def main() -> None:
+        with guard.hold("key"):
+            with pytest.raises(DuplicateTaskError):
+                await asyncio.create_task(try_it())
+            with guard.hold("key"):
+                pass
+
+    asyncio.run(main())
+
+
+def test_a_hold_on_another_store_is_not_nested(guard: Guard):
+    other = Guard(MemoryStore())
+    with guard.hold("key") as here, other.hold("key") as there:
+        assert here is not there
+
+
+def test_the_current_fence_is_the_innermost(guard: Guard):
+    assert current_fence() is None
+    with guard.hold("outer") as outer:
+        with guard.hold("inner") as inner:
+            assert current_fence() is inner
+        assert current_fence() is outer
+    assert current_fence() is None
+
+
+def test_a_fence_is_over_after_its_block(guard: Guard):
+    with guard.hold("key") as fence:
+        fence.check()
+
+    with pytest.raises(LeaseLostError):
+        fence.check()
+
+
+def test_a_lease_that_was_lost_is_an_error_at_the_end_of_the_block(guard: Guard, store: MemoryStore):
+    with pytest.raises(LeaseLostError), guard.hold("key", lease=60):
+        store.forget("key")
+
+
+def test_a_lease_that_was_lost_is_no_error_for_who_wants_to_go_on(guard: Guard, store: MemoryStore):
+    with guard.hold("key", lease=60, on_lost="continue"):
+        store.forget("key")
+
+
+def test_an_error_of_the_block_is_not_hidden_by_a_lost_lease(guard: Guard, store: MemoryStore):
+    with pytest.raises(ZeroDivisionError), guard.hold("key", lease=60):
+        store.forget("key")
+        raise ZeroDivisionError
+
+
+def test_hold_at_least_keeps_others_out_after_the_block(guard: Guard, store: MemoryStore):
+    with guard.hold("key", hold_at_least=0.3):
+        pass
+
+    assert isinstance(store.claim(ask("other")), Held)
+    wait_until(lambda: isinstance(store.claim(ask("other")), Lease), timeout=5)
+
+
+def test_hold_at_most_ends_the_renewal(guard: Guard, store: MemoryStore, events: list[Event]):
+    with pytest.raises(LeaseLostError), guard.hold("key", lease=0.2, hold_at_most=0.3):
+        time.sleep(10)
+
+    assert "it was held as long as hold_at_most allows" in [event.detail for event in events]
+
+
+@pytest.mark.parametrize(
+    "options", [{"lease": -1}, {"lease": "x"}, {"lease": []}, {"wait_up_to": -1}, {"on_lost": "?"}]
+)
+def test_a_bad_option_is_one_clear_error(guard: Guard, options: dict[str, object]):
+    with pytest.raises(ConfigurationError, match=next(iter(options))), guard.hold("key", **options):  # type: ignore[arg-type]
+        pytest.fail("entered")
+
+
+@pytest.mark.parametrize("key", ["", None, 3])
+def test_a_key_that_is_no_text_is_one_clear_error(guard: Guard, key: object):
+    with pytest.raises(ConfigurationError, match="a key is a non-empty text"), guard.hold(key):  # type: ignore[arg-type]
+        pytest.fail("entered")
+
+
+class Unreachable(MemoryStore):
+    """Fails a number of times before each answer, after it was carried out: the reply is lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lose = 0
+
+    def _lost(self) -> bool:
+        self.lose -= 1
+        return self.lose >= 0
+
+    def claim(self, claim):
+        answer = super().claim(claim)
+        if self._lost():
+            raise StoreUnavailableError("store", "reply lost")
+        return answer
+
+    def release(self, *args, **options):
+        answer = super().release(*args, **options)
+        if self._lost():
+            raise StoreUnavailableError("store", "reply lost")
+        return answer
+
+
+def test_a_claim_whose_reply_was_lost_is_asked_again():
+    store = Unreachable()
+    store.lose = 2
+    with Guard(store).hold("key") as fence:
+        assert fence.starts == 1
+
+
+def test_a_release_whose_reply_was_lost_is_asked_again():
+    store = Unreachable()
+    with Guard(store).hold("key"):
+        store.lose = 2
+
+    assert isinstance(store.claim(ask("other")), Lease)
+
+
+def test_a_store_that_stays_silent_is_an_error(events: list[Event]):
+    store = Unreachable()
+    store.lose = 10**6
+    guard = Guard(store, patience=0.1, listeners=[events.append])
+
+    with pytest.raises(StoreUnavailableError), guard.hold("key"):
+        pytest.fail("entered")
+    assert kinds(events) == ["store_unavailable"]
+
+
+def test_a_block_is_not_failed_by_a_store_that_is_silent_at_its_end(events: list[Event]):
+    store = Unreachable()
+    guard = Guard(store, patience=0.1, listeners=[events.append])
+    with guard.hold("key", lease=0.1):
+        store.lose = 10**6
+
+    assert kinds(events)[-1] == "store_unavailable"
