@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -398,7 +397,7 @@ def new_attempt() -> str:
 
 def _owner() -> str:
     """A name that says where to look, for a holder that is no job of a queue."""
-    return f"{socket.gethostname()}:{os.getpid()}:{os.urandom(6).hex()}"
+    return f"{os.uname().nodename}:{os.getpid()}:{os.urandom(6).hex()}"
 
 
 def _checked(key: str) -> str:

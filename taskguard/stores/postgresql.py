@@ -15,8 +15,9 @@ from dataclasses import asdict
 from importlib.resources import files
 from itertools import count
 from math import ceil, inf
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote
+from weakref import WeakSet
 
 import psycopg
 from psycopg import errors
@@ -45,8 +46,8 @@ _MISSING = (errors.InvalidSchemaName, errors.UndefinedTable, errors.UndefinedFun
 _PASSING = ("08", "40", "53", "57", "58", "25006", "55P03")
 """How the SQLSTATE begins when a server cannot serve us now and may later: connection lost, rolled back, out of
 resources, shut down or cancelled, disk trouble, read-only (a standby), not locked in time."""
-_REFUSED = ("authentication", "password", "pg_hba.conf", "does not exist", "no such", "not permitted", "certificate")
-"""What a server says that will not let us in later either. (A failed connection has no SQLSTATE.)"""
+_REFUSED = re.compile("authentication|password|pg_hba|does not exist|no such (user|database)|permitted|support|certif")
+"""What is said by a server that will not let us in later either. (A failed connection has no SQLSTATE.)"""
 
 
 def from_url(url: str, *, namespace: str) -> PostgresStore:
@@ -93,7 +94,7 @@ class PostgresStore:
             "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; "
             f"SET LOCAL statement_timeout = {max(1, round(timeout * 1000))}; "
         )
-        self._inherited: list[_Places] = []
+        self._inherited: list[_Connection] = []
         self._open()
         renew_after_fork(self)
 
@@ -156,9 +157,9 @@ class PostgresStore:
         return bool(self._call("forget_1", namespace=self._namespace, key=key, token=token).forget_1)
 
     def close(self) -> None:
-        idle = self._working + self._renewing
+        idle = self._idle + self._renewing
         self._open()
-        for connection in filter(None, idle):
+        for connection in idle:
             connection.close()
 
     # -- calls ---------------------------------------------------------------------------------------------------
@@ -176,9 +177,9 @@ class PostgresStore:
         how |= asdict(ending) | {"keep_for": micros(ending.keep_for), "linger": micros(ending.linger)}
         return bool(self._call("end_1", **self._who(claimant), **how).end_1)
 
-    def _call(self, function: str, places: _Places | None = None, /, **arguments: Any) -> Any:
+    def _call(self, function: str, idle: list[_Connection] | None = None, /, **arguments: Any) -> Any:
         named = ", ".join(f"_{name} => %({name})s" for name in arguments)
-        [row] = self._ask(f'SELECT * FROM "{self._schema}".{function}({named})', arguments, places)
+        [row] = self._ask(f'SELECT * FROM "{self._schema}".{function}({named})', arguments, idle)
         return row
 
     def _look(self, which: str, key: str) -> list[Entry]:
@@ -192,14 +193,14 @@ class PostgresStore:
             Entry(**row._asdict() | {"since": row.since / MICROS, "remaining": row.remaining / MICROS}) for row in rows
         ]
 
-    def _ask(self, query: str, arguments: dict[str, Any], places: _Places | None = None) -> list[Any]:
+    def _ask(self, query: str, arguments: dict[str, Any], idle: list[_Connection] | None = None) -> list[Any]:
         try:
             try:
-                return self._send(query, arguments, places)
+                return self._send(query, arguments, idle)
             except _MISSING:
                 # The first use, or somebody dropped it. Nothing was done, so asking again is safe.
-                self._send(self._creation(), None, places)
-                return self._send(query, arguments, places)
+                self._send(self._creation(), None, idle)
+                return self._send(query, arguments, idle)
         except (psycopg.Error, UnicodeError) as error:
             raise self._explained(error) from error
 
@@ -207,8 +208,8 @@ class PostgresStore:
         text = files(__package__).joinpath("postgresql.sql").read_text("utf-8")
         return re.sub(r"\btaskguard\b", f'"{self._schema}"', text)
 
-    def _send(self, query: str, arguments: dict[str, Any] | None, places: _Places | None) -> list[Any]:
-        with self._connection(self._working if places is None else places) as connection:
+    def _send(self, query: str, arguments: dict[str, Any] | None, idle: list[_Connection] | None) -> list[Any]:
+        with self._connection(self._idle if idle is None else idle) as connection:
             cursor = connection.execute(self._preamble + query, arguments)
             while cursor.nextset():
                 pass
@@ -235,25 +236,30 @@ class PostgresStore:
         return StoreError(self._name, text)
 
     # -- connections ---------------------------------------------------------------------------------------------
-    # A pool of our own: psycopg_pool has threads, which a fork loses and gevent turns into greenlets. Lists need no
-    # lock, and may be shared by the hub's greenlets with the thread of the operating system that renews.
+    # A pool of our own: psycopg_pool has threads, which a fork loses and gevent turns into greenlets. These lists need
+    # no lock, so that greenlets can share them with the thread of the operating system that renews.
 
     def _open(self) -> None:
-        self._working: _Places = [None] * CONNECTIONS
-        self._renewing: _Places = []
+        self._idle: list[_Connection] = []
+        self._renewing: list[_Connection] = []
+        self._busy: WeakSet[_Place] = WeakSet()
         self._claims = count()
 
     def after_fork(self) -> None:
         # The parent's connections are kept and not touched: to close one here would be to say goodbye for the parent.
-        self._inherited += self._working, self._renewing
+        self._inherited += self._idle + self._renewing
         self._open()
 
     @contextmanager
-    def _connection(self, places: _Places) -> Iterator[_Connection]:
-        """A connection that goes back to its place only if nothing at all was raised while it was in use."""
+    def _connection(self, idle: list[_Connection]) -> Iterator[_Connection]:
+        """A connection that is used again only if nothing at all was raised while it was in use."""
         deadline = time.monotonic() + self._timeout
-        connection = self._taken(places, deadline)
+        place, connection = _Place(), None
         try:
+            if idle is not self._renewing:
+                self._take(place, deadline)
+            with suppress(IndexError):
+                connection = idle.pop()
             if connection is not None and connection.is_over():
                 connection.close()
                 connection = None
@@ -264,21 +270,18 @@ class PostgresStore:
         except BaseException:
             if connection is not None:
                 connection.close()
-                connection = None
             raise
+        else:
+            idle.append(connection)
         finally:
-            places.append(connection)
+            self._busy.discard(place)
 
-    def _taken(self, places: _Places, deadline: float) -> _Connection | None:
-        while True:
-            try:
-                return places.pop()
-            except IndexError:
-                if places is self._renewing:
-                    return None  # renewal never waits for a place
+    def _take(self, place: _Place, deadline: float) -> None:
+        while len(self._busy) >= CONNECTIONS:
             if time.monotonic() > deadline:
                 raise StoreUnavailableError(self._name, f"{CONNECTIONS} connections were busy for {self._timeout:g} s")
             time.sleep(LOOK_AGAIN)
+        self._busy.add(place)
 
     def _connected(self, deadline: float) -> _Connection:
         # libpq counts whole seconds, and two at least.
@@ -299,10 +302,12 @@ class PostgresStore:
         if isinstance(error, errors.ConnectionTimeout):
             return StoreUnavailableError(self._name, "could not connect: no answer in time")
         # Of "connection to server at … failed: FATAL:  password authentication failed …" only the reason.
-        _, known, reason = str(error).rpartition("failed: ")
-        reason = reason.partition("\n")[0].removeprefix("FATAL:").strip() if known else "no such host"
-        if known and any(word in reason for word in _REFUSED):
-            return StoreError(self._name, f"{reason}; check user, password and database in the URL, and pg_hba.conf")
+        given, found, reason = str(error).rpartition("failed: ")
+        if not found:
+            reason = "its host is not known" if "resolve host" in given + reason else "no reason was given"
+        reason = reason.partition("\n")[0].removeprefix("FATAL:").strip()
+        if _REFUSED.search(reason):
+            return StoreError(self._name, f"{reason}; check the URL, and pg_hba.conf of the server")
         return StoreUnavailableError(self._name, f"could not connect: {reason}")
 
 
@@ -337,7 +342,8 @@ class _Connection(psycopg.Connection[Any]):
         return False
 
 
-_Places: TypeAlias = "list[_Connection | None]"
+class _Place:
+    """One of the verbs under way. Known by a weak reference only: what a signal cuts short leaves no place taken."""
 
 
 def _server(url: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ touches is in one slot, and every key that a script touches is named in its KEYS
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any, Final, NoReturn
@@ -17,6 +17,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from taskguard import native
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
 from taskguard.rules import MICROS, micros, token_of
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
@@ -95,7 +96,7 @@ class RedisStore:
         if "{" in namespace or "}" in namespace:
             raise ConfigurationError(f"namespace={namespace!r} must have no braces: they mark the key's hash slot")
         self._pool = client if isinstance(client, redis.ConnectionPool) else client.connection_pool
-        self._renewing: redis.ConnectionPool | None = None
+        self._renewing: dict[int, redis.ConnectionPool] = {}
         self._namespace = namespace
         self._name = name or "RedisStore"
 
@@ -130,7 +131,7 @@ class RedisStore:
             ([self._entry_key(lease.key)], [lease.owner, lease.attempt, lease.token, micros(seconds)])
             for lease, seconds in leases
         ]
-        return [reply == 1 for reply in self._call_many(_RENEW, calls)]
+        return [reply == 1 for reply in self._call_many(self._pool_for_renewal(), _RENEW, calls)]
 
     def requeue(
         self, claimant: Claimant, seconds: float, /, *, copy: str = "", copy_for: float, keep_starts: bool = False
@@ -153,9 +154,9 @@ class RedisStore:
         pattern = f"{_literal(self._namespace)}:{{{_literal(_tag(prefix))}*}}"
         cursor = b"0"
         while True:
-            cursor, found = self._execute(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", SCAN_PAGE)
+            cursor, found = self._execute(self._pool, b"SCAN", cursor, b"MATCH", pattern, b"COUNT", SCAN_PAGE)
             keys = [name for name in found if name.index(b"}") == len(name) - 1]  # a receipt goes on after the brace
-            replies = self._call_many(_GET, [([name], []) for name in keys])
+            replies = self._call_many(self._pool, _GET, [([name], []) for name in keys])
             for name, reply in zip(keys, replies, strict=True):
                 if reply:
                     yield _entry(self._key_of(name), reply)
@@ -167,8 +168,8 @@ class RedisStore:
 
     def close(self) -> None:
         self._pool.disconnect()
-        if self._renewing is not None:
-            self._renewing.disconnect()
+        for pool in self._renewing.values():
+            pool.disconnect()
 
     # -- keys ----------------------------------------------------------------------------------------------------
 
@@ -184,34 +185,47 @@ class RedisStore:
 
     # -- the wire ------------------------------------------------------------------------------------------------
 
-    def _call(self, script: _Script, keys: Sequence[Any], args: Sequence[Any]) -> Any:
+    def _call(
+        self, script: _Script, keys: Sequence[Any], args: Sequence[Any], *, pool: redis.ConnectionPool | None = None
+    ) -> Any:
+        pool = pool or self._pool
         try:
-            return self._execute(b"EVALSHA", script.sha, len(keys), *keys, *args)
+            return self._execute(pool, b"EVALSHA", script.sha, len(keys), *keys, *args)
         except redis.exceptions.NoScriptError:
             # The server was restarted, promoted, or told to forget its scripts: EVAL teaches it again.
-            return self._execute(b"EVAL", script.source, len(keys), *keys, *args)
+            return self._execute(pool, b"EVAL", script.source, len(keys), *keys, *args)
 
-    def _execute(self, *command: Any) -> Any:
-        with self._connection(self._pool) as connection:
+    def _execute(self, pool: redis.ConnectionPool, *command: Any) -> Any:
+        with self._connection(pool) as connection:
             connection.send_command(*command)
             return connection.read_response(disable_decoding=True)
 
-    def _call_many(self, script: _Script, calls: Iterable[tuple[Sequence[Any], Sequence[Any]]]) -> list[Any]:
-        """Every call in one round trip. Renewal comes from its own thread, so it has its own connection."""
-        calls = list(calls)
+    def _call_many(
+        self, pool: redis.ConnectionPool, script: _Script, calls: Sequence[tuple[Sequence[Any], Sequence[Any]]]
+    ) -> list[Any]:
+        """Every call in one round trip."""
         if not calls:
             return []
-        if self._renewing is None:
-            kwargs = self._pool.connection_kwargs
-            self._renewing = redis.ConnectionPool(connection_class=self._pool.connection_class, **kwargs)
-        with self._connection(self._renewing) as connection:
+        with self._connection(pool) as connection:
             commands = [(b"EVALSHA", script.sha, len(keys), *keys, *args) for keys, args in calls]
             connection.send_packed_command(connection.pack_commands(commands))
             replies = [_reply_or_error(connection) for _ in commands]
+            for reply in replies:
+                if isinstance(reply, Exception) and not isinstance(reply, redis.exceptions.NoScriptError):
+                    raise reply
         return [
-            self._call(script, *call) if isinstance(reply, redis.exceptions.NoScriptError) else _raised(reply)
+            self._call(script, *call, pool=pool) if isinstance(reply, redis.exceptions.NoScriptError) else reply
             for call, reply in zip(calls, replies, strict=True)
         ]
+
+    def _pool_for_renewal(self) -> redis.ConnectionPool:
+        # Renewal comes from a thread of its own and never waits for a connection that a body keeps busy. Under gevent
+        # a socket belongs to the hub of the thread that made it, so there each thread has its own.
+        thread = native.get_ident() if native.patched() else 0
+        if thread not in self._renewing:
+            kwargs = self._pool.connection_kwargs
+            self._renewing[thread] = redis.ConnectionPool(connection_class=self._pool.connection_class, **kwargs)
+        return self._renewing[thread]
 
     @contextmanager
     def _connection(self, pool: redis.ConnectionPool) -> Iterator[Any]:
@@ -260,12 +274,6 @@ def _reply_or_error(connection: Any) -> Any:
         return connection.read_response(disable_decoding=True)
     except redis.exceptions.ResponseError as error:
         return error
-
-
-def _raised(reply: Any) -> Any:
-    if isinstance(reply, Exception):
-        raise reply
-    return reply
 
 
 def _who(claimant: Claimant) -> list[Any]:
