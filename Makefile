@@ -26,7 +26,7 @@ $(OLD)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(OLD)
 	$(OLD)/bin/python -m pip install --quiet --upgrade pip
 	$(OLD)/bin/python -m pip install --quiet -e . --group test --group servers \
-		'redis==5.0.*' 'psycopg[binary]==3.1.*' 'psycopg-pool==3.2.*'
+		'redis==5.0.*' 'psycopg[binary]==3.1.*'
 	@touch $@
 
 lint: $(VENV)/.ready

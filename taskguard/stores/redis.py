@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any, Final, NoReturn
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
@@ -19,6 +18,7 @@ from redis.retry import Retry
 
 from taskguard import native
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
+from taskguard.forks import renew_after_fork
 from taskguard.rules import MICROS, micros, token_of
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
 from taskguard.stores import safe_url
@@ -75,7 +75,7 @@ def from_url(url: str, *, namespace: str) -> RedisStore:
             f"{safe_url(url)} cannot be used: {_without_secrets(str(error), parts.password)}; "
             "write redis://[:password@]host:port/db or unix:///path/to/socket"
         ) from None
-    return RedisStore(pool, namespace=namespace, name=safe_url(url))
+    return RedisStore(_Connections(pool), namespace=namespace, name=safe_url(url))
 
 
 class RedisStore:
@@ -90,13 +90,11 @@ class RedisStore:
         "their tokens still rise, and the fence decides",
     )
 
-    def __init__(
-        self, client: redis.Redis | redis.ConnectionPool, *, namespace: str = "taskguard", name: str = ""
-    ) -> None:
+    def __init__(self, client: redis.Redis | _Connections, *, namespace: str = "taskguard", name: str = "") -> None:
         if "{" in namespace or "}" in namespace:
             raise ConfigurationError(f"namespace={namespace!r} must have no braces: they mark the key's hash slot")
-        self._pool = client if isinstance(client, redis.ConnectionPool) else client.connection_pool
-        self._renewing: dict[int, redis.ConnectionPool] = {}
+        self._connections = client if isinstance(client, _Connections) else _Lent(client.connection_pool)
+        self._renewing: dict[int, _Connections] = {}
         self._namespace = namespace
         self._name = name or "RedisStore"
 
@@ -131,7 +129,7 @@ class RedisStore:
             ([self._entry_key(lease.key)], [lease.owner, lease.attempt, lease.token, micros(seconds)])
             for lease, seconds in leases
         ]
-        return [reply == 1 for reply in self._call_many(self._pool_for_renewal(), _RENEW, calls)]
+        return [reply == 1 for reply in self._call_many(self._for_renewal(), _RENEW, calls)]
 
     def requeue(
         self, claimant: Claimant, seconds: float, /, *, copy: str = "", copy_for: float, keep_starts: bool = False
@@ -154,9 +152,9 @@ class RedisStore:
         pattern = f"{_literal(self._namespace)}:{{{_literal(_tag(prefix))}*}}"
         cursor = b"0"
         while True:
-            cursor, found = self._execute(self._pool, b"SCAN", cursor, b"MATCH", pattern, b"COUNT", SCAN_PAGE)
+            cursor, found = self._execute(self._connections, b"SCAN", cursor, b"MATCH", pattern, b"COUNT", SCAN_PAGE)
             keys = [name for name in found if name.index(b"}") == len(name) - 1]  # a receipt goes on after the brace
-            replies = self._call_many(self._pool, _GET, [([name], []) for name in keys])
+            replies = self._call_many(self._connections, _GET, [([name], []) for name in keys])
             for name, reply in zip(keys, replies, strict=True):
                 if reply:
                     yield _entry(self._key_of(name), reply)
@@ -167,9 +165,8 @@ class RedisStore:
         return bool(self._call(_FORGET, [self._entry_key(key)], [token]) == 1)
 
     def close(self) -> None:
-        self._pool.disconnect()
-        for pool in self._renewing.values():
-            pool.disconnect()
+        for connections in (self._connections, *self._renewing.values()):
+            connections.close()
 
     # -- keys ----------------------------------------------------------------------------------------------------
 
@@ -186,65 +183,59 @@ class RedisStore:
     # -- the wire ------------------------------------------------------------------------------------------------
 
     def _call(
-        self, script: _Script, keys: Sequence[Any], args: Sequence[Any], *, pool: redis.ConnectionPool | None = None
+        self, script: _Script, keys: Sequence[Any], args: Sequence[Any], *, over: _Connections | None = None
     ) -> Any:
-        pool = pool or self._pool
+        over = over or self._connections
         try:
-            return self._execute(pool, b"EVALSHA", script.sha, len(keys), *keys, *args)
+            return self._execute(over, b"EVALSHA", script.sha, len(keys), *keys, *args)
         except redis.exceptions.NoScriptError:
             # The server was restarted, promoted, or told to forget its scripts: EVAL teaches it again.
-            return self._execute(pool, b"EVAL", script.source, len(keys), *keys, *args)
+            return self._execute(over, b"EVAL", script.source, len(keys), *keys, *args)
 
-    def _execute(self, pool: redis.ConnectionPool, *command: Any) -> Any:
-        with self._connection(pool) as connection:
-            connection.send_command(*command)
-            return connection.read_response(disable_decoding=True)
+    def _execute(self, over: _Connections, *command: Any) -> Any:
+        [reply] = self._exchange(over, [command])
+        if isinstance(reply, redis.exceptions.NoScriptError):
+            raise reply
+        return reply
 
     def _call_many(
-        self, pool: redis.ConnectionPool, script: _Script, calls: Sequence[tuple[Sequence[Any], Sequence[Any]]]
+        self, over: _Connections, script: _Script, calls: Sequence[tuple[Sequence[Any], Sequence[Any]]]
     ) -> list[Any]:
         """Every call in one round trip."""
         if not calls:
             return []
-        with self._connection(pool) as connection:
-            commands = [(b"EVALSHA", script.sha, len(keys), *keys, *args) for keys, args in calls]
-            connection.send_packed_command(connection.pack_commands(commands))
-            replies = [_reply_or_error(connection) for _ in commands]
-            for reply in replies:
-                if isinstance(reply, Exception) and not isinstance(reply, redis.exceptions.NoScriptError):
-                    raise reply
+        commands = [(b"EVALSHA", script.sha, len(keys), *keys, *args) for keys, args in calls]
         return [
-            self._call(script, *call, pool=pool) if isinstance(reply, redis.exceptions.NoScriptError) else reply
-            for call, reply in zip(calls, replies, strict=True)
+            self._call(script, *call, over=over) if isinstance(reply, redis.exceptions.NoScriptError) else reply
+            for call, reply in zip(calls, self._exchange(over, commands), strict=True)
         ]
 
-    def _pool_for_renewal(self) -> redis.ConnectionPool:
-        # Renewal comes from a thread of its own and never waits for a connection that a body keeps busy. Under gevent
-        # a socket belongs to the hub of the thread that made it, so there each thread has its own.
-        thread = native.get_ident() if native.patched() else 0
-        if thread not in self._renewing:
-            kwargs = self._pool.connection_kwargs
-            self._renewing[thread] = redis.ConnectionPool(connection_class=self._pool.connection_class, **kwargs)
-        return self._renewing[thread]
-
-    @contextmanager
-    def _connection(self, pool: redis.ConnectionPool) -> Iterator[Any]:
+    def _exchange(self, over: _Connections, commands: Sequence[Sequence[Any]]) -> list[Any]:
         try:
-            connection = _checked_out(pool)
+            connection = over.take()
             try:
-                yield connection
-            except redis.exceptions.ResponseError:
-                raise  # the reply was read to its end
+                connection.send_packed_command([_packed(command) for command in commands], check_health=False)
+                replies = [_reply(connection) for _ in commands]
             except BaseException:
                 # Also a signal's: a reply that is still on its way must not be read by the next caller.
                 connection.disconnect()
                 raise
             finally:
-                pool.release(connection)
-        except redis.exceptions.NoScriptError:
-            raise
+                over.give_back(connection)
+            for reply in replies:
+                if isinstance(reply, Exception) and not isinstance(reply, redis.exceptions.NoScriptError):
+                    raise reply
+            return replies
         except redis.exceptions.RedisError as error:
             self._explain(error)
+
+    def _for_renewal(self) -> _Connections:
+        # Renewal comes from a thread of its own and never waits for a connection that a body keeps busy. Under gevent
+        # a socket belongs to the hub of the thread that made it, so there each thread has its own.
+        thread = native.get_ident() if native.patched() else 0
+        if thread not in self._renewing:
+            self._renewing[thread] = _Connections(self._connections.pool)
+        return self._renewing[thread]
 
     def _explain(self, error: redis.exceptions.RedisError) -> NoReturn:
         text = str(error)
@@ -261,15 +252,79 @@ class RedisStore:
         raise StoreError(repr(self), text) from error
 
 
-def _checked_out(pool: redis.ConnectionPool) -> Any:
-    # Before redis-py 6 the name of the command had to be given; since then giving it is deprecated.
-    return pool.get_connection() if _NAMELESS else pool.get_connection("EVALSHA")
+class _Connections:
+    """Connections of our own, made as the pool makes them.
+
+    A list is all the pool that is needed: the driver's own costs more than a request. `list.pop` and `append` are
+    atomic, so threads share it without a lock.
+    """
+
+    def __init__(self, pool: redis.ConnectionPool) -> None:
+        self.pool = pool
+        self._idle: list[Any] = []
+        renew_after_fork(self)
+
+    def take(self) -> Any:
+        connection: Any
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self.pool.make_connection()
+            connection.connect()
+            return connection
+        if _is_over(connection):
+            connection.disconnect()
+            connection.connect()
+        return connection
+
+    def give_back(self, connection: Any) -> None:
+        self._idle.append(connection)
+
+    def after_fork(self) -> None:
+        self._idle = []
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().disconnect()
+
+
+class _Lent(_Connections):
+    """The connections of a client that somebody else made, and uses too."""
+
+    def take(self) -> Any:
+        # Before redis-py 6 the name of the command had to be given; since then giving it is deprecated.
+        return self.pool.get_connection() if _NAMELESS else self.pool.get_connection("EVALSHA")
+
+    def give_back(self, connection: Any) -> None:
+        self.pool.release(connection)
+
+    def close(self) -> None:
+        """They are not ours to close."""
 
 
 _NAMELESS = int(redis.__version__.split(".")[0]) >= 6
 
 
-def _reply_or_error(connection: Any) -> Any:
+def _is_over(connection: Any) -> bool:
+    """Whether the server hung up, or says what nobody asked for, since the last request. Asks nobody."""
+    try:
+        return bool(connection.can_read(timeout=0))
+    except (redis.exceptions.ConnectionError, OSError):
+        return True
+
+
+def _packed(command: Sequence[Any]) -> bytes:
+    """The command as it goes over the wire, at a third of the driver's price."""
+    parts = [b"*%d\r\n" % len(command)]
+    for part in command:
+        if type(part) is not bytes:
+            part = part.encode() if type(part) is str else b"%d" % part
+        parts.append(b"$%d\r\n%b\r\n" % (len(part), part))
+    return b"".join(parts)
+
+
+def _reply(connection: Any) -> Any:
+    """The next reply; an error that the server replied with is a value too, for its connection is sound."""
     try:
         return connection.read_response(disable_decoding=True)
     except redis.exceptions.ResponseError as error:

@@ -1,0 +1,1 @@
+"""The guard at work: `python -m taskguard.demo`."""
