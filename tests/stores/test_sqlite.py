@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sqlite3
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -149,3 +152,16 @@ def test_a_url_names_a_relative_or_an_absolute_file(tmp_path: Path, monkeypatch:
 def test_an_unknown_option_is_refused():
     with pytest.raises(ConfigurationError, match="it has: timeout"):
         open_store("sqlite:///file.db?timeuot=3")
+
+
+def open_and_claim(path: Path) -> bool:
+    with closing(SQLiteStore(path, timeout=20)) as store:
+        return isinstance(store.claim(ask(uuid4().hex)), Lease)
+
+
+def test_many_processes_that_open_a_new_file_at_once_all_succeed(tmp_path: Path):
+    with ProcessPoolExecutor(6, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for number in range(15):
+            answers = list(pool.map(open_and_claim, [tmp_path / f"{number}.db"] * 6))
+
+            assert sorted(answers) == [False] * 5 + [True]

@@ -520,7 +520,6 @@ ROME = ZoneInfo("Europe/Rome")
         (Line("x", cache=1), Line("x", cache=object())),
         (datetime(2024, 10, 27, 2, fold=0), datetime(2024, 10, 27, 2, fold=1)),
     ],
-    ids=repr,
 )
 def test_equal_values_have_one_form(one, other):
     assert canonical(one) == canonical(other)
@@ -557,7 +556,7 @@ def test_equal_values_have_one_form(one, other):
         ("\ud800\udc00", "\U00010000"),
         (10**5000, 10**5000 + 1),
     ],
-    ids=lambda value: repr(value)[:40] if not isinstance(value, int) else "int",
+    ids=lambda value: type(value).__name__,  # the same in every process, whatever a set's order or an object's address
 )
 def test_values_that_differ_have_two_forms(one, other):
     assert canonical(one) != canonical(other)
@@ -870,7 +869,7 @@ GOLDEN: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "digest"), GOLDEN, ids=lambda value: repr(value)[:40])
+@pytest.mark.parametrize(("value", "digest"), GOLDEN, ids=[digest for _, digest in GOLDEN])
 def test_the_digest_of_a_value_is_as_it_was(value, digest):
     assert maker(lambda value: None, "value")((value,), {}) == f"orders:1:{digest}"
 
