@@ -1,0 +1,26 @@
+"""A payment that is asked for many times and made once; the answer is the same for all.
+
+python examples/run_once.py
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from taskguard import Fence, Guard
+
+guard = Guard("memory://")
+charged = []
+
+
+def charge(order: int, cents: int, fence: Fence) -> dict[str, object]:
+    charged.append(order)
+    # A payment provider that takes an idempotency key refuses the second charge even if we crash right after the first.
+    return {"order": order, "cents": cents, "idempotency_key": fence.idempotency_key}
+
+
+with ThreadPoolExecutor(8) as pool:
+    calls = [pool.submit(guard.run, "charge:7", charge, 7, 4200, keep_for=3600) for _ in range(50)]
+    receipts = [call.result() for call in calls]
+
+assert charged == [7]
+assert all(receipt == receipts[0] for receipt in receipts)
+print(f"50 calls, {len(charged)} charge: {receipts[0]}")

@@ -1,0 +1,50 @@
+"""What the documents say is run, and what they point to exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCKS = [
+    pytest.param(block, id=f"{page.name}-{number}")
+    for page in PAGES
+    for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M))
+]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_code_block_runs(block: str, tmp_path: Path):
+    if "StoreContract" in block:  # a test file: run as one
+        (tmp_path / "test_block.py").write_text(block)
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_block.py"]
+    else:
+        command = [sys.executable, "-c", block]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_runs(example: Path, tmp_path: Path):
+    done = subprocess.run([sys.executable, str(example)], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_link_leads_somewhere(page: Path):
+    links = re.findall(r"\]\((?!http)([^)#]+)", page.read_text())
+
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_promises_of_the_protocol_are_all_there():
+    from taskguard.store import Store
+
+    assert [number for number in range(1, 9) if f"\n    {number}. " not in (Store.__doc__ or "")] == []

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from tests.model.configurations import CONFIGURATIONS, LONG
+from tests.model.explore import Model, Result, explore
+from tests.model.mutants import MUTANTS
+from tests.model.world import Config
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_nothing_goes_wrong(name: str) -> None:
+    _assert_clean(explore(Model(CONFIGURATIONS[name])))
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", LONG)
+def test_nothing_goes_wrong_with_more_faults(name: str) -> None:
+    _assert_clean(explore(Model(LONG[name])))
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_no_rule_can_be_dropped(name: str) -> None:
+    mutant = MUTANTS[name]
+
+    assert explore(Model(mutant.config, mutant.rules, mutant.behaviour)).kinds == [mutant.kind]
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_what_a_dropped_rule_breaks_is_whole_with_it(name: str) -> None:
+    _assert_clean(_explored(MUTANTS[name].config))
+
+
+@cache
+def _explored(config: Config) -> Result:
+    return explore(Model(config))
+
+
+def _assert_clean(result: Result) -> None:
+    assert result.complete
+    assert not result.violations, "\n".join(str(violation) for violation in result.violations)
