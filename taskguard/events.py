@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Literal, TypeAlias
 
+from taskguard.errors import ConfigurationError, LeaseLostError
+from taskguard.interrupt import came_by_signal
+
 Kind: TypeAlias = Literal[
     "claimed",  # the key was free and is this owner's now
     "took_over",  # ... it was running under a lease that had run out
@@ -22,6 +25,7 @@ Kind: TypeAlias = Literal[
     "unsure",  # the lease ran out and the store is silent
     "renewal_failed",  # the store could not be asked; it is asked again
     "store_unavailable",
+    "store_failed",  # it answered, and the answer cannot be used
     "wait_timeout",
     "too_many_starts",
     "not_kept",  # the work is done, its result could not be kept
@@ -74,6 +78,8 @@ class Listeners:
     """Those who are told. One that fails is reported in the log, and the job goes on."""
 
     def __init__(self, listeners: Iterable[Listener] = (log,)) -> None:
+        if callable(listeners):
+            raise ConfigurationError("listeners= takes a list of functions; write listeners=[function]")
         self._listeners = list(listeners)
 
     def add(self, listener: Listener) -> None:
@@ -83,5 +89,9 @@ class Listeners:
         for listener in self._listeners:
             try:
                 listener(event)
-            except Exception:
+            except Exception as error:
+                # A time-out of the job that arrives meanwhile, or the loss of a lease around this one, is not the
+                # listener's failure.
+                if isinstance(error, LeaseLostError) or came_by_signal(error):
+                    raise
                 _logger.exception("listener %r failed on: %s", listener, event)

@@ -24,6 +24,7 @@ from taskguard.errors import (
     EarlierFailureError,
     LeaseLostError,
     OutcomeNotKeptError,
+    StoreError,
     StoreUnavailableError,
     TooManyStartsError,
     WaitTimeoutError,
@@ -31,10 +32,10 @@ from taskguard.errors import (
 from taskguard.events import Event, Kind, Listener, Listeners, log
 from taskguard.fence import Fence, current_fences, fence_held_here, make_current
 from taskguard.heartbeat import Heartbeat, Holding
-from taskguard.outcomes import JsonOutcomes, NotKept, Outcomes
+from taskguard.outcomes import JsonOutcomes, Outcomes
 from taskguard.policy import Policy
-from taskguard.signatures import fence_parameter
-from taskguard.store import Claim, Claimant, Completed, Ending, Held, How, Lease, Reuse, Store
+from taskguard.signatures import fence_parameter, runs_later
+from taskguard.store import TOKEN_LIMIT, Claim, Claimant, Completed, Ending, Held, How, Lease, Reuse, Store
 from taskguard.stores import open_store
 
 T = TypeVar("T")
@@ -54,13 +55,21 @@ class Guard:
         self,
         store: Store | str,
         *,
-        namespace: str = "taskguard",
+        namespace: str | None = None,
         patience: float = PATIENCE,
         outcomes: Outcomes | None = None,
         listeners: Iterable[Listener] = (log,),
     ) -> None:
-        self.store = open_store(store, namespace=namespace) if isinstance(store, str) else store
-        self.patience = patience
+        if isinstance(store, str):
+            store = open_store(store, namespace=namespace or "taskguard")
+        elif namespace is not None:
+            raise ConfigurationError("namespace= goes with a URL; a store that is open already has its own")
+        elif not callable(getattr(store, "claim", None)):
+            raise ConfigurationError(f"Guard takes the URL of a store, or a store, not {store!r}")
+        if isinstance(patience, bool) or not isinstance(patience, (int, float)) or not patience >= 0:
+            raise ConfigurationError(f"patience={patience!r} is no duration; write a number of seconds")
+        self.store = store
+        self.patience = float(patience)
         self.outcomes: Outcomes = outcomes or JsonOutcomes()
         self.listeners = Listeners(listeners)
         self.heartbeat = Heartbeat(self.store, self._tell_of_holding)
@@ -92,10 +101,6 @@ class Guard:
         seconds, and `LeaseLostError` in the block, or at its end, if the lease was lost meanwhile. A block that holds
         the key already, in the same thread or task, has it at once, with the same fence.
         """
-        nested = fence_held_here(self.store, _checked(key))
-        if nested is not None:
-            yield nested
-            return
         policy = _policy(
             lease=lease,
             keep_for=keep_for,
@@ -105,17 +110,24 @@ class Guard:
             on_conflict="wait",
             wait_up_to=wait_up_to,
         )
+        nested = fence_held_here(self.store, _checked(key))
+        if nested is not None:
+            yield nested
+            return
         work = self._obtain(self.new_claim(key, _owner(), policy), policy)
         if isinstance(work, Completed):  # an owner made for this block cannot have ended before
             raise OutcomeNotKeptError(key, work.owner, "the key was settled by hand while it was being claimed")
         try:
-            with work as fence:
-                yield fence
-        except BaseException:
-            work.release_quietly()
-            raise
-        if not work.release_quietly() and on_lost != "continue":
-            raise LeaseLostError(key, work.fence.token)
+            try:
+                with work as fence:
+                    yield fence
+            except BaseException:
+                work.release_quietly()
+                raise
+            if not work.release_quietly() and on_lost != "continue":
+                raise LeaseLostError(key, work.fence.token)
+        finally:
+            work.abandon()
 
     def run(
         self,
@@ -137,6 +149,11 @@ class Guard:
         """
         if fence_held_here(self.store, _checked(key)) is not None:
             raise ConfigurationError(f"{key} is held by the very code that wants to run it: call the function itself")
+        if runs_later(function):
+            raise ConfigurationError(
+                f"{function!r} only begins when it is called (it is a coroutine or a generator), so its end cannot be "
+                "guarded; give a plain function, or use hold() around the code that awaits it"
+            )
         policy = _policy(
             lease=lease,
             keep_for=keep_for,
@@ -153,22 +170,27 @@ class Guard:
             return self._stored(work)  # type: ignore[no-any-return]
         name = fence_parameter(function)
         try:
-            with work as fence:
-                value = function(*args, **({name: fence} if name else {}))
-        except BaseException as error:
-            if isinstance(error, Exception) and not work.is_own_loss(error):
-                work.fail(error)
-            else:
-                work.release_quietly()  # the process, or this run, is told to end: the work has not failed
-            raise
-        if not work.succeed(value):
-            raise LeaseLostError(key, work.fence.token)
-        return value
+            try:
+                with work as fence:
+                    value = function(*args, **({name: fence} if name else {}))
+            except BaseException as error:
+                if isinstance(error, Exception) and not work.is_own_loss(error):
+                    work.fail_quietly(error)
+                else:
+                    work.release_quietly()  # the process, or this run, is told to end: the work has not failed
+                raise
+            if not work.succeed(value):
+                raise LeaseLostError(key, work.fence.token)
+            return value
+        finally:
+            work.abandon()
 
     # -- the engine ------------------------------------------------------------------------------------------------
 
     def new_claim(self, key: str, owner: str, policy: Policy, **options: Any) -> Claim:
         """A claim of *owner* under a new attempt."""
+        if not 0 <= options.get("floor", 0) < TOKEN_LIMIT - 1:
+            raise ConfigurationError(f"floor={options['floor']} is no token: tokens are below 2**53")
         options = {"reuse": _REUSE[policy.on_done], **options}
         return Claim(key, owner, new_attempt(), lease=policy.lease, keep_for=policy.keep, **options)
 
@@ -224,9 +246,10 @@ class Guard:
         for pause in pauses():
             try:
                 return verb()
-            except StoreUnavailableError as error:
-                if since_boot() + pause >= give_up:
-                    self.tell("store_unavailable", claimant, detail=str(error))
+            except StoreError as error:
+                passing = isinstance(error, StoreUnavailableError)
+                if not passing or since_boot() + pause >= give_up:
+                    self.tell("store_unavailable" if passing else "store_failed", claimant, detail=str(error))
                     raise
             time.sleep(pause)
         raise AssertionError("pauses never end")
@@ -311,6 +334,9 @@ class Work:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._leave_body()
+        lost = self._holding.body.meaning_of(error) if self._holding.body is not None else None
+        if lost is not None:
+            raise lost from None
 
     def _leave_body(self) -> None:
         """From here on the body is not interrupted. Again does nothing: an interruption may hit the way out itself."""
@@ -326,19 +352,11 @@ class Work:
 
     def succeed(self, value: Any) -> bool:
         """Keep *value* as the outcome, or at least the fact."""
-        try:
-            outcome = self._guard.outcomes.encode(value)
-        except NotKept as why:
-            outcome = None
-            self._guard.tell("not_kept", self.lease, token=self.lease.token, detail=str(why))
-        return self.complete("succeeded", outcome)
+        return self.complete("succeeded", self._encoded(self._guard.outcomes.encode, value))
 
     def fail(self, error: BaseException) -> bool:
         """The work failed for good: the key is free, or done where failures are reused."""
-        try:
-            outcome = self._guard.outcomes.encode_error(error)
-        except NotKept:
-            outcome = None
+        outcome = self._encoded(self._guard.outcomes.encode_error, error)
         if self._policy.on_done == "reuse":
             return self.complete("failed", outcome)
         return self.release("failed", outcome)
@@ -354,11 +372,23 @@ class Work:
         return self._end(lambda: self._guard.store.release(self.lease, ending), kind)
 
     def release_quietly(self) -> bool:
-        """Free the key; if the store cannot be asked, which is told, the lease runs out by itself."""
+        """Free the key; if the store fails, which is told, the lease runs out by itself."""
         try:
             return self.release()
-        except StoreUnavailableError:
+        except StoreError:
             return True
+
+    def fail_quietly(self, error: BaseException) -> bool:
+        """The work failed, and that is what its caller must see, also if the store fails too, which is told."""
+        try:
+            return self.fail(error)
+        except StoreError:
+            return True
+
+    def abandon(self) -> None:
+        """Stop renewing, whatever became of the end."""
+        self._guard.heartbeat.drop(self._holding)
+        self._holding.lost = True
 
     def requeue(self, seconds: float, *, copy: str = "", copy_for: float, keep_starts: bool = False) -> bool:
         store = self._guard.store
@@ -366,6 +396,13 @@ class Work:
             lambda: store.requeue(self.lease, seconds, copy=copy, copy_for=copy_for, keep_starts=keep_starts),
             "requeued",
         )
+
+    def _encoded(self, encode: Callable[[Any], bytes], value: Any) -> bytes | None:
+        try:
+            return encode(value)
+        except Exception as why:  # whatever an object does when it is written down: the work is done all the same
+            self._guard.tell("not_kept", self.lease, token=self.lease.token, detail=str(why))
+            return None
 
     def _ending(self, how: How, outcome: bytes | None) -> Ending:
         held = since_boot() - self._asked
@@ -377,10 +414,10 @@ class Work:
         self._leave_body()
         self._holding.settling = True
         try:
-            return self._guard.settle(self.lease, verb, kind, patience=self._holding.remaining)
+            with interrupt.signals_held_back():
+                return self._guard.settle(self.lease, verb, kind, patience=self._holding.remaining)
         finally:
-            self._guard.heartbeat.drop(self._holding)
-            self._holding.lost = True
+            self.abandon()
 
 
 def pauses(first: float = FIRST_PAUSE, longest: float = LONGEST_PAUSE) -> Iterator[float]:
@@ -403,6 +440,10 @@ def _owner() -> str:
 def _checked(key: str) -> str:
     if not isinstance(key, str) or not key:
         raise ConfigurationError(f"a key is a non-empty text, not {key!r}")
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"the key {key!r} cannot be written as UTF-8; replace its lone surrogates") from None
     return key
 
 
@@ -413,4 +454,4 @@ def _policy(**options: Any) -> Policy:
         return Policy.of(**options)
 
 
-_checked_policy = lru_cache(maxsize=256)(Policy.of)
+_checked_policy = lru_cache(maxsize=256, typed=True)(Policy.of)

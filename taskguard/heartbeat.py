@@ -7,15 +7,17 @@ holds a lease.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import random
+import weakref
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from taskguard import interrupt, native
 from taskguard.clocks import since_boot, valid_until
-from taskguard.errors import LeaseLostError
-from taskguard.forks import renew_after_fork
+from taskguard.errors import LeaseLostError, StoreError, StoreUnavailableError
+from taskguard.forks import Forked, watch_forks
 from taskguard.store import Lease, Store
 
 OnLost: TypeAlias = Literal["abort", "abort_if_unsure", "continue"]
@@ -26,6 +28,8 @@ ALMOST_DUE = 0.1
 """What is due within this part of a lease is renewed in the same call."""
 RETRY_AFTER = 0.1
 """A renewal that failed is tried again after about this part of the time between two renewals."""
+SHORTEST_RENEWAL = 0.01
+LONGEST_SLEEP = 3600.0
 IDLE = 60.0
 """With nothing to renew for so long, the thread ends; the next lease starts another."""
 
@@ -52,13 +56,17 @@ class Holding:
         self.lost = False
         self.settling = False
         self.stop_at = asked + at_most if at_most is not None else None
-        self.told_unsure = False
-        self.renewed(asked)
+        self.renewed(asked, seconds)
 
-    def renewed(self, asked: float) -> None:
-        self.valid_until = valid_until(asked, self.seconds)
-        self.renew_at = asked + self.seconds / RENEWALS_PER_LEASE
+    def period(self, now: float) -> float:
+        """For how long to renew it: not beyond the moment until which it may be held."""
+        return self.seconds if self.stop_at is None else min(self.seconds, self.stop_at - now)
+
+    def renewed(self, asked: float, seconds: float) -> None:
+        self.valid_until = valid_until(asked, seconds)
+        self.renew_at = asked + seconds / RENEWALS_PER_LEASE
         self.told_unsure = False
+        self.told_failed = False
 
     def failed(self, now: float) -> None:
         pause = self.seconds / RENEWALS_PER_LEASE * RETRY_AFTER
@@ -85,18 +93,19 @@ class Holding:
             self.body.interrupt(LeaseLostError(self.lease.key, self.lease.token, True))
 
 
-class Heartbeat:
+class Heartbeat(Forked):
     """The renewal of all leases on one store."""
 
     def __init__(self, store: Store, tell: Tell) -> None:
         self._store = store
         self._tell = tell
         self.after_fork()
-        renew_after_fork(self)
+        watch_forks(self)
 
     def after_fork(self) -> None:
         # The parent's leases are the parent's: its own thread goes on renewing them.
-        self._holdings: set[Holding] = set()
+        # Weakly: whoever holds it keeps it. What a signal tore away on its way out is not renewed for ever.
+        self._holdings: weakref.WeakSet[Holding] = weakref.WeakSet()
         self._lock = native.allocate_lock()
         self._renewer = _Alarm(self._renew_due, self._next_renewal)
         self._doubter = _Alarm(self._doubt_due, self._next_doubt)
@@ -129,7 +138,7 @@ class Heartbeat:
     def _renew_due(self, now: float) -> None:
         due = []
         for holding in self._all():
-            if holding.stop_at is not None and now >= holding.stop_at:
+            if holding.stop_at is not None and holding.stop_at - now <= SHORTEST_RENEWAL:
                 self._let_go(holding, now)
             elif holding.renew_at <= now + holding.seconds * ALMOST_DUE:
                 due.append(holding)
@@ -140,23 +149,34 @@ class Heartbeat:
         try:
             self._renew(due)
         except Exception as error:
+            if isinstance(error, StoreError) and not isinstance(error, StoreUnavailableError) and len(due) > 1:
+                # It answered, and one of the keys is to blame: the others are not to suffer for it.
+                for holding in due:
+                    self._try_to_renew([holding])
+                return
             now = since_boot()
             for holding in due:
-                holding.failed(now)
-                self._tell(holding, "renewal_failed", str(error))
-                if holding.unsure and not holding.told_unsure:
-                    holding.doubt()
-                    self._tell(holding, "unsure", str(error))
+                self._failed(holding, now, str(error))
+
+    def _failed(self, holding: Holding, now: float, problem: str) -> None:
+        holding.failed(now)
+        if not holding.told_failed:  # once per outage
+            holding.told_failed = True
+            self._tell(holding, "renewal_failed", problem)
+        if holding.unsure and not holding.told_unsure:
+            self._tell(holding, "unsure", problem)
+            holding.doubt()
 
     def _renew(self, due: list[Holding]) -> None:
         asked = since_boot()
-        answers = self._store.renew([(holding.lease, holding.seconds) for holding in due])
-        for holding, answer in zip(due, answers, strict=True):
+        periods = [holding.period(asked) for holding in due]
+        answers = self._store.renew([(h.lease, period) for h, period in zip(due, periods, strict=True)])
+        for holding, period, answer in zip(due, periods, answers, strict=True):
             if answer:
-                holding.renewed(asked)
+                holding.renewed(asked, period)
             elif self._still_held(holding):
+                self._tell(holding, "lost", "")  # before the body is interrupted: it may be this very thread
                 holding.lose()
-                self._tell(holding, "lost", "")
 
     def _still_held(self, holding: Holding) -> bool:
         # It may have ended while the question was on its way: then "no" is no news.
@@ -168,8 +188,8 @@ class Heartbeat:
         if now < holding.valid_until:
             holding.renew_at = holding.valid_until
             return
-        holding.lose()
         self._tell(holding, "lost", "it was held as long as hold_at_most allows")
+        holding.lose()
 
     # -- doubting ------------------------------------------------------------------------------------------------
 
@@ -182,8 +202,8 @@ class Heartbeat:
     def _doubt_due(self, now: float) -> None:
         for holding in self._doubtful():
             if holding.valid_until <= now:
-                holding.doubt()
                 self._tell(holding, "unsure", "the store did not answer in time")
+                holding.doubt()
 
 
 class _Alarm:
@@ -197,20 +217,28 @@ class _Alarm:
         self._bell.acquire()
         self._sleeps_until: float | None = None
         self._started = False
+        self._stopped = False
+        _alarms.add(self)
 
     def ring_by(self, moment: float) -> None:
         with self._state:
             if not self._started:
-                self._started = True
                 native.start_thread(self._run)
+                self._started = True
             elif self._sleeps_until is not None and moment < self._sleeps_until and self._bell.locked():
                 self._bell.release()
 
+    def stop(self) -> None:
+        """The process ends: a thread that is frozen with a lock in its hands would keep others waiting for it."""
+        self._stopped = True
+        self.ring_by(0.0)
+
     def _run(self) -> None:
-        while self._slept():
+        interrupt.leave_signals_to_others()
+        while self._slept() and not self._stopped:
             try:
                 self._work(since_boot())
-            except Exception:
+            except BaseException:  # a thread that died would take all leases with it
                 _logger.exception("the heartbeat goes on after an error of its own")
 
     def _slept(self) -> bool:
@@ -218,11 +246,21 @@ class _Alarm:
         with self._state:
             upcoming = self._upcoming()
             now = since_boot()
-            self._sleeps_until = now + IDLE if upcoming is None else upcoming
+            self._sleeps_until = now + IDLE if upcoming is None else min(upcoming, now + LONGEST_SLEEP)
             pause = self._sleeps_until - now
         rang = pause <= 0 or self._bell.acquire(True, pause)
         with self._state:
             self._sleeps_until = None
             if not rang and upcoming is None and self._upcoming() is None:
                 self._started = False
-        return self._started
+            return self._started
+
+
+_alarms: weakref.WeakSet[_Alarm] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    for alarm in list(_alarms):
+        if alarm._started:
+            alarm.stop()

@@ -3,18 +3,20 @@
 main thread   by a signal, which also ends a blocking call (sleep, recv, select, a lock)
 other thread  by an asynchronous exception, which arrives when the current call returns
 greenlet      thrown in by its hub, when the greenlet next waits or runs
+asyncio task  cancelled, when it next awaits; the cancellation becomes the error where the body ends
 
 The exception reaches the body only. Once `leave` was called none is raised any more, so nothing is interrupted while
-the guard itself settles with the store.
+the guard itself settles with the store. Of bodies within each other that must all stop, the outermost is told: that
+ends those within it, too.
 """
 
 from __future__ import annotations
 
-import ctypes
 import signal
 import sys
 import threading
-from types import FrameType
+from itertools import count
+from types import FrameType, TracebackType
 from typing import Any, Protocol
 
 from taskguard import native
@@ -33,24 +35,71 @@ class Body(Protocol):
     def leave(self) -> None:
         """The body is over; called where it ran. Calling it again does nothing."""
 
+    def meaning_of(self, error: BaseException | None) -> LeaseLostError | None:
+        """The error that was sent, if *error* is the form in which it arrived."""
+
 
 def enter() -> Body:
-    """The body that starts here, in this thread or greenlet."""
+    """The body that starts here, in this thread, greenlet or task."""
     if native.patched():
         return _InGreenlet()
+    if "asyncio" in sys.modules and sys.modules["asyncio"]._get_running_loop() is not None:
+        return _InTask()
     if threading.current_thread() is threading.main_thread() and _SIGNAL:
         return _InMainThread()
     return _InThread()
+
+
+def came_by_signal(error: BaseException) -> bool:
+    """Whether a handler of a signal raised *error*: then it may have been raised anywhere, and is nobody's failure."""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = {getattr(getattr(handler, "__func__", handler), "__code__", None) for handler in handlers} - {None}
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+class signals_held_back:  # noqa: N801 - used as a statement
+    """Signals that arrive meanwhile are handled after the block, not within it, as far as other threads let them.
+
+    A job's time-out in the middle of settling would leave its end unknown.
+    """
+
+    def __enter__(self) -> None:
+        self._main = threading.current_thread() is threading.main_thread() and hasattr(signal, "pthread_sigmask")
+        if self._main:
+            self._before = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._main:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
+
+
+def leave_signals_to_others() -> None:
+    """This thread handles no signal: what is held back in the main thread would else be handled by way of it."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ALL)
+
+
+_ALL = set(signal.valid_signals()) - {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 
 
 # -- the main thread ---------------------------------------------------------------------------------------------------
 
 
 class _InMainThread:
+    _numbers = count()
+
     def __init__(self) -> None:
         self._error: LeaseLostError | None = None
         self._active = True
         self._ident = native.get_ident()
+        self.number = next(self._numbers)
         _install()
 
     def interrupt(self, error: LeaseLostError) -> None:
@@ -61,11 +110,13 @@ class _InMainThread:
     def leave(self) -> None:
         self._active = False
 
-    def raise_error(self) -> None:
-        """Runs in the main thread, between two steps of whatever it does."""
-        if self._active and self._error is not None:
-            self._active = False
-            raise self._error
+    def meaning_of(self, error: BaseException | None) -> LeaseLostError | None:
+        return None
+
+    def take(self) -> LeaseLostError | None:
+        """The error that is still to be raised, once."""
+        active, self._active = self._active, False
+        return self._error if active else None
 
 
 _pending: list[_InMainThread] = []
@@ -82,23 +133,23 @@ def _install() -> None:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    while _pending:
-        _pending.pop().raise_error()
+    """Runs in the main thread, between two steps of whatever it does."""
+    bodies, _pending[:] = sorted(_pending, key=lambda body: body.number), []
+    errors = [error for body in bodies if (error := body.take()) is not None]
     if callable(_previous):
         _previous(number, frame)
+    if errors:
+        raise errors[0]
 
 
 # -- another thread ----------------------------------------------------------------------------------------------------
-
-_set_async_exc = ctypes.pythonapi.PyThreadState_SetAsyncExc
-_errors: dict[int, LeaseLostError] = {}
 
 
 class _LostInThreadError(LeaseLostError):
     """An asynchronous exception is given as a class; this one finds its facts by the thread that it is raised in."""
 
     def __init__(self) -> None:
-        error = _errors[threading.get_ident()]
+        error = _InThread.raised_here()
         super().__init__(error.key, error.token, error.unsure)
 
     def __reduce__(self) -> Any:
@@ -106,30 +157,56 @@ class _LostInThreadError(LeaseLostError):
 
 
 class _InThread:
+    _lock = native.allocate_lock()
+    _sent: dict[int, dict[_InThread, LeaseLostError]] = {}  # noqa: RUF012 - by thread
+    _numbers = count()
+
     def __init__(self) -> None:
+        self.number = next(self._numbers)
         self._ident = threading.get_ident()
-        self._lock = native.allocate_lock()
         self._active = True
-        self._sent = False
 
     def interrupt(self, error: LeaseLostError) -> None:
         with self._lock:
-            if self._active and not self._sent:
-                self._sent = True
-                _errors[self._ident] = error
-                _set_async_exc(ctypes.c_ulong(self._ident), ctypes.py_object(_LostInThreadError))
+            if self._active:
+                self._sent.setdefault(self._ident, {})[self] = error
+                _raise_in(self._ident, _LostInThreadError)
+
+    @classmethod
+    def raised_here(cls) -> LeaseLostError:
+        """The error of the outermost body that is to be stopped; those within it are over with it.
+
+        Takes no lock: it may be raised in `leave`, which has it.
+        """
+        sent = cls._sent.get(threading.get_ident(), {})
+        told = list(sent.items())
+        for body, _ in told:
+            sent.pop(body, None)
+        return min(told, key=lambda item: item[0].number)[1] if told else LeaseLostError("", 0)
 
     def leave(self) -> None:
         while True:
             try:
                 with self._lock:
                     self._active = False
-                if self._sent:
-                    _set_async_exc(ctypes.c_ulong(self._ident), None)  # take back what was not yet raised
-                    _errors.pop(self._ident, None)
+                    sent = self._sent.get(self._ident, {})
+                    if sent.pop(self, None) is not None and not sent:
+                        _raise_in(self._ident, None)  # take back what was not yet raised
+                    if not sent:
+                        self._sent.pop(self._ident, None)
                 return
             except _LostInThreadError:
                 continue  # it was raised right here, on the way out: the body is over, so nobody needs it
+
+    def meaning_of(self, error: BaseException | None) -> LeaseLostError | None:
+        return None
+
+
+def _raise_in(ident: int, error: type[BaseException] | None) -> None:
+    import ctypes  # when it is needed: most processes never lose a lease
+
+    exception = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), exception)
 
 
 # -- a greenlet --------------------------------------------------------------------------------------------------------
@@ -153,3 +230,38 @@ class _InGreenlet:
 
     def leave(self) -> None:
         self._active = False
+
+    def meaning_of(self, error: BaseException | None) -> LeaseLostError | None:
+        return None
+
+
+# -- a task of an event loop -------------------------------------------------------------------------------------------
+
+
+class _InTask:
+    def __init__(self) -> None:
+        asyncio = sys.modules["asyncio"]
+        self._task = asyncio.current_task()
+        self._loop = asyncio.get_running_loop()
+        self._cancelled = asyncio.CancelledError
+        self._active = self._task is not None
+        self._error: LeaseLostError | None = None
+
+    def interrupt(self, error: LeaseLostError) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._cancel, error)
+
+    def _cancel(self, error: LeaseLostError) -> None:
+        if self._active:
+            self._error = error
+            self._task.cancel()
+
+    def leave(self) -> None:
+        self._active = False
+
+    def meaning_of(self, error: BaseException | None) -> LeaseLostError | None:
+        if self._error is None or not isinstance(error, self._cancelled):
+            return None
+        if hasattr(self._task, "uncancel"):  # since Python 3.11 a cancellation that was dealt with is taken back
+            self._task.uncancel()
+        return self._error

@@ -26,6 +26,8 @@ Lost: TypeAlias = Literal["abort", "abort_if_unsure", "continue"]
 DEFAULT_KEEP = 7200.0
 """How long an outcome is remembered where keep_for is not given."""
 DEFAULT_WAIT = 3600.0
+LONGEST = 10 * 365 * 86400.0
+"""Every store can count so far in microseconds."""
 SHORTEST_LEASE = 0.05
 """Three renewals must fit into a lease, each with its round trip."""
 
@@ -192,6 +194,10 @@ def _seconds(least: float = 0.0, why: str = "", or_none: bool = False, or_zero: 
         if seconds < least or (seconds == 0 and not or_zero):
             bound = f"shorter than {least:g} seconds{why}" if seconds > 0 else "not a time that can pass"
             raise ConfigurationError(f"{name}={_shown(seconds)} is {bound}; write {name}={least or 1:g} or more")
+        if seconds > LONGEST:
+            raise ConfigurationError(
+                f"{name}={_shown(seconds)} is longer than ten years; write {name}={LONGEST:g} or less"
+            )
         return seconds
 
     return read

@@ -98,7 +98,7 @@ class Rules:
             return Step(_lease(ask.key, again), again)
         if own is not None and (own.how != "released" or own.attempt == ask.attempt):
             if own.how == "skipped" and own.attempt == ask.attempt:
-                return Step(_held_as_told_before(ask, own))
+                return Step(_held_as_told_before(ask, own, entry, now))
             return Step(_completed(ask.key, own))
         if twin is not None and twin.how in ("succeeded", "failed"):
             return Step(_completed(ask.key, twin))
@@ -187,11 +187,11 @@ class Rules:
             return None, False
         if entry.state != "queued" or ask.copy_for <= 0:
             return None, False
-        if entry.copy_until == 0:
+        if entry.copy_until == 0 or entry.copy == ask.attempt:  # not published yet; or asked again, the reply was lost
             return None, True
         if overdue and entry.copies <= MOST_COPIES:
             wait = micros(ask.copy_for) * 2**entry.copies
-            return replace(entry, copies=entry.copies + 1, copy_until=now + wait), True
+            return replace(entry, copy=ask.attempt, copies=entry.copies + 1, copy_until=now + wait), True
         return None, False
 
     # -- the verbs of a holder -----------------------------------------------------------------------------------
@@ -378,7 +378,9 @@ def _held(key: str, entry: Kept, now: int, publish: bool) -> Held:
     )
 
 
-def _held_as_told_before(ask: Claim, own: Receipt) -> Held:
+def _held_as_told_before(ask: Claim, own: Receipt, entry: Kept | None, now: int) -> Held:
+    if entry is not None and entry.token == own.token and entry.state == "running":
+        return _held(ask.key, entry, now, False)
     return Held(ask.key, own.twin, "", token=own.token, state="running", since=own.at / MICROS, remaining=0.0)
 
 

@@ -67,3 +67,9 @@ def _without_first(function: Callable[..., object], parameters: list[inspect.Par
         raise ConfigurationError(f"{function!r} is bound and takes no parameter; write self as its first one")
     # *args takes the task itself along with the rest, as with any method.
     return parameters if parameters[0].kind is inspect.Parameter.VAR_POSITIONAL else parameters[1:]
+
+
+def runs_later(function: Callable[..., object]) -> bool:
+    """Whether a call of *function* returns before its body has run."""
+    later = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    return any(is_later(function) for is_later in later)

@@ -29,7 +29,11 @@ def open_store(url: str, *, namespace: str = "taskguard") -> Store:
 
     Apps that share a server keep apart by their *namespace*.
     """
-    scheme = urlsplit(url).scheme if isinstance(url, str) else ""
+    scheme = url.partition("://")[0].lower() if isinstance(url, str) else ""
+    try:
+        urlsplit(url)
+    except (ValueError, AttributeError):
+        scheme = ""
     if scheme not in _STORES:
         raise ConfigurationError(
             f"{safe_url(str(url))} is not the URL of a store; it must begin with one of "
@@ -51,8 +55,10 @@ def open_store(url: str, *, namespace: str = "taskguard") -> Store:
 
 def safe_url(url: str) -> str:
     """The URL as it may be shown: without a user's name and password, and without options, which may hold secrets."""
-    rest = url.partition("?")[0]
-    scheme, separator, address = rest.partition("://")
+    scheme, separator, rest = url.partition("://")
     if not separator:
         return "(not a URL)"
+    address, _, options = rest.partition("?")
+    if "@" in options and "@" not in address:  # what looks like options may be the end of a password
+        return f"{scheme}://…"
     return f"{scheme}://{address.rpartition('@')[2]}"

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from taskguard import native
 from taskguard.errors import ConfigurationError
-from taskguard.forks import renew_after_fork
+from taskguard.forks import Forked, watch_forks
 from taskguard.rules import Kept, Receipt, Rules, Step, seen
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
 
@@ -29,7 +29,7 @@ def from_url(url: str, *, namespace: str) -> MemoryStore:
     return MemoryStore()
 
 
-class MemoryStore:
+class MemoryStore(Forked):
     """One dictionary under one lock."""
 
     guarantees = Guarantees(
@@ -47,7 +47,7 @@ class MemoryStore:
         self._entries: dict[str, Kept] = {}
         self._receipts: dict[tuple[str, str], Receipt] = {}
         self._until_purge = PURGE_EVERY
-        renew_after_fork(self)
+        watch_forks(self)
 
     def __repr__(self) -> str:
         return "MemoryStore()"

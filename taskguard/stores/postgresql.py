@@ -8,6 +8,7 @@ lends a session for one transaction only (PgBouncer) may stand between.
 from __future__ import annotations
 
 import re
+import selectors
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,7 +26,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import namedtuple_row
 
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
-from taskguard.forks import renew_after_fork
+from taskguard.forks import Forked, watch_forks
 from taskguard.rules import MICROS, micros, token_of
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
 from taskguard.stores import safe_url
@@ -64,7 +65,7 @@ def from_url(url: str, *, namespace: str) -> PostgresStore:
     return PostgresStore(f"{address}?{rest}", namespace=namespace, schema=schema, timeout=timeout)
 
 
-class PostgresStore:
+class PostgresStore(Forked):
     """Two tables and a function for each verb, made at first use. An entry is a row, and the row is the lock."""
 
     guarantees = Guarantees(
@@ -96,7 +97,7 @@ class PostgresStore:
         )
         self._inherited: list[_Connection] = []
         self._open()
-        renew_after_fork(self)
+        watch_forks(self)
 
     def __repr__(self) -> str:
         return self._name
@@ -104,12 +105,12 @@ class PostgresStore:
     # -- verbs ---------------------------------------------------------------------------------------------------
 
     def claim(self, claim: Claim, /) -> Lease | Held | Completed:
-        if next(self._claims) % PURGE_EVERY == 0:
-            # First, so that no answer can be lost with it; and no claim fails for want of tidiness.
-            with suppress(StoreError):
-                self._call("purge_1", at_most=PURGE_AT_MOST)
         durations = {name: micros(getattr(claim, name)) for name in ("lease", "keep_for", "copy_for")}
         row = self._call("claim_1", namespace=self._namespace, **asdict(claim) | durations)
+        if next(self._claims) % PURGE_EVERY == 0:
+            # The claim has its answer, whatever becomes of the tidying.
+            with suppress(StoreError):
+                self._call("purge_1", at_most=PURGE_AT_MOST)
         return _answer(claim.key, row)
 
     def renew(self, leases: Sequence[tuple[Lease, float]], /) -> list[bool]:
@@ -224,8 +225,8 @@ class PostgresStore:
             return StoreUnavailableError(self._name, text)
         if state == "42501":
             text += (
-                "; let an administrator run taskguard/stores/postgresql.sql and then, for the role of this URL,"
-                f" GRANT USAGE ON SCHEMA {self._schema} and"
+                "; let an administrator run taskguard/stores/postgresql.sql, and to the role of this URL"
+                f" GRANT USAGE ON SCHEMA {self._schema}, GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {self._schema} and"
                 f" GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {self._schema}"
             )
         elif state.startswith("42"):
@@ -312,22 +313,22 @@ class PostgresStore:
 
 
 class _Connection(psycopg.Connection[Any]):
-    """A connection on which nothing takes longer than `deadline`, whatever becomes of the server or of the network."""
+    """A connection on which no reply is waited for longer than `deadline`, whatever became of server and network."""
 
-    deadline = inf
+    deadline: float
 
     def wait(self, gen: Generator[Any, Any, Value], *args: Any, **kwargs: Any) -> Value:
-        # psycopg waits here for every reply, and looks up ten times a second.
-        return super().wait(self._in_time(gen), *args, **kwargs)
-
-    def _in_time(self, gen: Generator[Any, Any, Value]) -> Generator[Any, Any, Value]:
+        # psycopg waits here for every reply, itself without end. What it wants and is told are selectors' own numbers.
         try:
             wanted = next(gen)
-            while True:
-                ready = yield wanted
-                if not ready and time.monotonic() > self.deadline:
-                    raise psycopg.OperationalError("no answer in time")
-                wanted = gen.send(ready)
+            with selectors.DefaultSelector() as selector:
+                selector.register(self.fileno(), wanted)
+                while True:
+                    ready = selector.select(max(0.0, self.deadline - time.monotonic()))
+                    if not ready and time.monotonic() >= self.deadline:
+                        raise psycopg.OperationalError("no answer in time")
+                    wanted = gen.send(ready[0][1] if ready else 0)
+                    selector.modify(self.fileno(), wanted)
         except StopIteration as end:
             value: Value = end.value
             return value
@@ -364,15 +365,8 @@ def _server(url: str) -> dict[str, Any]:
 
 def _answer(key: str, row: Any) -> Lease | Held | Completed:
     if row.answer == "lease":
-        return Lease(
-            key,
-            row.owner,
-            row.attempt,
-            token=row.token,
-            state=row.state,
-            starts=row.starts,
-            took_over=row.took_over,
-        )
+        counts = {"starts": row.starts, "took_over": row.took_over}
+        return Lease(key, row.owner, row.attempt, token=row.token, state=row.state, **counts)
     if row.answer == "held":
         return Held(
             key,

@@ -3,6 +3,7 @@
 -- The store runs this file itself when something of it is missing. Where its role may not create a schema, run it once
 -- by hand (psql -1 -f postgresql.sql; for another schema, put its name in place of "taskguard" throughout) and then
 --     GRANT USAGE ON SCHEMA taskguard TO the_role;
+--     GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA taskguard TO the_role;
 --     GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA taskguard TO the_role;
 --
 -- The functions are `taskguard/rules.py` in PL/pgSQL. A function that was released is never changed: its successor gets
@@ -185,6 +186,9 @@ BEGIN
     IF own.how = 'skipped' AND own.attempt = _attempt THEN
         answer := 'held'; owner := own.twin; attempt := ''; token := own.token; state := 'running';
         since := own.at; remaining := 0; payload := ''; publish := false;
+        IF known AND e.state = 'running' AND e.token = own.token THEN
+            attempt := e.attempt; since := e.since; remaining := e.until - now; payload := e.payload;
+        END IF;
         RETURN;
     ELSIF own.how <> 'released' OR own.attempt = _attempt THEN
         r := own;
@@ -224,11 +228,12 @@ BEGIN
                 PERFORM taskguard.save_1(e);
             END IF;
         ELSIF e.state = 'queued' AND _copy_for > 0 THEN
-            IF e.copy_until = 0 THEN
+            IF e.copy_until = 0 OR e.copy = _attempt THEN    -- not published yet; or asked again, the reply was lost
                 publish := true;
             ELSIF e.copy_until <= now AND e.copies <= 3 THEN                        -- MOST_COPIES
                 publish := true;
                 e.copy_until := now + _copy_for * (1 << e.copies);
+                e.copy := _attempt;
                 e.copies := e.copies + 1;
                 PERFORM taskguard.save_1(e);
             END IF;

@@ -7,6 +7,7 @@ touches is in one slot, and every key that a script touches is named in its KEYS
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import Any, Final, NoReturn
@@ -18,12 +19,13 @@ from redis.retry import Retry
 
 from taskguard import native
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
-from taskguard.forks import renew_after_fork
+from taskguard.forks import Forked, watch_forks
 from taskguard.rules import MICROS, micros, token_of
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
 from taskguard.stores import safe_url
 
 SCAN_PAGE = 500
+TIMEOUT = 5.0
 
 # What a server says that cannot serve us now and may later; nothing was carried out.
 _PASSING = (
@@ -59,21 +61,24 @@ def from_url(url: str, *, namespace: str) -> RedisStore:
     """`redis://`, `rediss://` (TLS), `unix://`, or `valkey://`; `?timeout=` is ours, other options are redis-py's."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    scheme = {"valkey": "redis", "valkeys": "rediss", "redis+socket": "unix"}.get(parts.scheme, parts.scheme)
     try:
         timeout = float(options.pop("timeout", "5"))
-        scheme = {"valkey": "redis", "valkeys": "rediss", "redis+socket": "unix"}.get(parts.scheme, parts.scheme)
+        if not 0 < timeout < 3600:
+            raise ValueError
         pool = redis.ConnectionPool.from_url(
             f"{scheme}://{parts.netloc}{parts.path}?{urlencode(options)}",
             socket_timeout=timeout,
             socket_connect_timeout=timeout,
-            # A blind retry of the driver would hide a lost reply from us; the guard asks again knowingly.
-            retry=Retry(NoBackoff(), 0),
         )
-        pool.connection_class(**pool.connection_kwargs)
+        _Connections(pool).make()
     except (ValueError, TypeError, redis.RedisError) as error:
+        # What the driver says may quote a piece of the password; the name of an option is safe to show.
+        option = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        problem = f"has an option that redis-py does not know, {option[1]}" if option else "cannot be read"
         raise ConfigurationError(
-            f"{safe_url(url)} cannot be used: {_without_secrets(str(error), parts.password)}; "
-            "write redis://[:password@]host:port/db or unix:///path/to/socket"
+            f"{safe_url(url)} {problem}; write redis://[:password@]host:port/db[?timeout=seconds] or "
+            "unix:///path/to/socket, and inside a password %40 for @, %2F for /, %3F for ?, %23 for #"
         ) from None
     return RedisStore(_Connections(pool), namespace=namespace, name=safe_url(url))
 
@@ -93,6 +98,8 @@ class RedisStore:
     def __init__(self, client: redis.Redis | _Connections, *, namespace: str = "taskguard", name: str = "") -> None:
         if "{" in namespace or "}" in namespace:
             raise ConfigurationError(f"namespace={namespace!r} must have no braces: they mark the key's hash slot")
+        if not isinstance(client, (redis.Redis, _Connections)):
+            raise ConfigurationError(f"RedisStore takes a redis.Redis client, not {type(client).__name__}")
         self._connections = client if isinstance(client, _Connections) else _Lent(client.connection_pool)
         self._renewing: dict[int, _Connections] = {}
         self._namespace = namespace
@@ -211,21 +218,25 @@ class RedisStore:
         ]
 
     def _exchange(self, over: _Connections, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        connection = None
         try:
-            connection = over.take()
             try:
+                connection = over.take()
                 connection.send_packed_command([_packed(command) for command in commands], check_health=False)
                 replies = [_reply(connection) for _ in commands]
-            except BaseException:
-                # Also a signal's: a reply that is still on its way must not be read by the next caller.
-                connection.disconnect()
+                for reply in replies:
+                    if isinstance(reply, Exception) and not isinstance(reply, redis.exceptions.NoScriptError):
+                        raise reply
+                return replies
+            except BaseException as error:
+                # Also a signal's: a reply that is still on its way must not be read by the next caller. And one that
+                # says "read only" may come from a server that is not the primary any more: the next one looks anew.
+                if connection is not None and not _is_sound_after(error):
+                    connection.disconnect()
                 raise
             finally:
-                over.give_back(connection)
-            for reply in replies:
-                if isinstance(reply, Exception) and not isinstance(reply, redis.exceptions.NoScriptError):
-                    raise reply
-            return replies
+                if connection is not None:
+                    over.give_back(connection)
         except redis.exceptions.RedisError as error:
             self._explain(error)
 
@@ -252,8 +263,8 @@ class RedisStore:
         raise StoreError(repr(self), text) from error
 
 
-class _Connections:
-    """Connections of our own, made as the pool makes them.
+class _Connections(Forked):
+    """Connections of our own, made as the pool makes them, but not counted among its own.
 
     A list is all the pool that is needed: the driver's own costs more than a request. `list.pop` and `append` are
     atomic, so threads share it without a lock.
@@ -262,14 +273,22 @@ class _Connections:
     def __init__(self, pool: redis.ConnectionPool) -> None:
         self.pool = pool
         self._idle: list[Any] = []
-        renew_after_fork(self)
+        watch_forks(self)
+
+    def make(self) -> Any:
+        kwargs = dict(self.pool.connection_kwargs)
+        for name in ("socket_timeout", "socket_connect_timeout"):
+            if kwargs.get(name) is None:
+                kwargs[name] = TIMEOUT  # a server that says nothing must not stop the renewal of all leases
+        # A blind retry of the driver would hide a lost reply from us; the guard asks again knowingly.
+        kwargs["retry"] = Retry(NoBackoff(), 0)
+        return self.pool.connection_class(**kwargs)
 
     def take(self) -> Any:
-        connection: Any
         try:
             connection = self._idle.pop()
         except IndexError:
-            connection = self.pool.make_connection()
+            connection = self.make()
             connection.connect()
             return connection
         if _is_over(connection):
@@ -313,12 +332,16 @@ def _is_over(connection: Any) -> bool:
         return True
 
 
+def _is_sound_after(error: BaseException) -> bool:
+    return isinstance(error, redis.exceptions.ResponseError) and not isinstance(error, _PASSING)
+
+
 def _packed(command: Sequence[Any]) -> bytes:
     """The command as it goes over the wire, at a third of the driver's price."""
     parts = [b"*%d\r\n" % len(command)]
     for part in command:
-        if type(part) is not bytes:
-            part = part.encode() if type(part) is str else b"%d" % part
+        if not isinstance(part, bytes):
+            part = part.encode() if isinstance(part, str) else b"%d" % part
         parts.append(b"$%d\r\n%b\r\n" % (len(part), part))
     return b"".join(parts)
 

@@ -10,16 +10,16 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from taskguard import native
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
-from taskguard.forks import renew_after_fork
+from taskguard.forks import Forked, watch_forks
 from taskguard.rules import Kept, Receipt, Rules, Step, seen
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
+from taskguard.stores import safe_url
 from taskguard.stores.memory import wall_clock
 
 Answer = TypeVar("Answer")
@@ -68,7 +68,8 @@ def from_url(url: str, *, namespace: str) -> SQLiteStore:
     path = unquote(parts.path).removeprefix("/")
     if parts.netloc or not path or path == ":memory:":
         raise ConfigurationError(
-            f"{url} names no file; write sqlite:///relative.db or sqlite:////absolute.db (or memory:// to keep nothing)"
+            f"{safe_url(url)} names no file; write sqlite:///relative.db or sqlite:////absolute.db, "
+            "or memory:// to keep nothing"
         )
     unknown = sorted(set(options) - {"timeout"})
     if unknown:
@@ -76,11 +77,13 @@ def from_url(url: str, *, namespace: str) -> SQLiteStore:
     try:
         timeout = float(options.get("timeout", ["5"])[-1])
     except ValueError:
-        raise ConfigurationError("sqlite://…?timeout= takes a number of seconds") from None
+        timeout = 0.0
+    if not 0 < timeout < 3600:
+        raise ConfigurationError("sqlite://…?timeout= takes a number of seconds, more than 0 and less than an hour")
     return SQLiteStore(path, namespace=namespace, timeout=timeout)
 
 
-class SQLiteStore:
+class SQLiteStore(Forked):
     """A file that every process of this host can open. Survives a power cut: each verb is synced to disk."""
 
     guarantees = Guarantees(
@@ -107,9 +110,9 @@ class SQLiteStore:
         self._rules = rules or Rules()
         self._lock = native.allocate_lock()
         self._opened: tuple[sqlite3.Connection, object] | None = None
-        self._abandoned: list[object] = []
+        self._forking = False
         self._until_purge = 1
-        renew_after_fork(self)
+        watch_forks(self)
 
     def __repr__(self) -> str:
         return f"SQLiteStore({self._path!r}, namespace={self._namespace!r})"
@@ -117,74 +120,78 @@ class SQLiteStore:
     # -- verbs ---------------------------------------------------------------------------------------------------
 
     def claim(self, claim: Claim, /) -> Lease | Held | Completed:
-        with self._transaction() as (db, now):
+        def step(db: sqlite3.Connection, now: int) -> Lease | Held | Completed:
             self._purge_at_times(db, now)
             own = self._receipt(db, claim.key, claim.owner, now)
             twin = self._receipt(db, claim.key, claim.join, now) if claim.join else None
-            step = self._rules.claim(claim, self._entry(db, claim.key, now), own, twin, now)
-            return self._save(db, claim.key, step)
+            return self._save(db, claim.key, self._rules.claim(claim, self._entry(db, claim.key, now), own, twin, now))
+
+        return self._transaction(step)
 
     def renew(self, leases: Sequence[tuple[Lease, float]], /) -> list[bool]:
-        with self._transaction() as (db, now):
+        def step(db: sqlite3.Connection, now: int) -> list[bool]:
             return [
                 self._save(db, lease.key, self._rules.renew(lease, seconds, self._entry(db, lease.key, now), now))
                 for lease, seconds in leases
             ]
 
+        return self._transaction(step)
+
     def requeue(
         self, claimant: Claimant, seconds: float, /, *, copy: str = "", copy_for: float, keep_starts: bool = False
     ) -> bool:
-        with self._transaction() as (db, now):
+        def step(db: sqlite3.Connection, now: int) -> bool:
             entry = self._entry(db, claimant.key, now)
-            step = self._rules.requeue(
+            requeued = self._rules.requeue(
                 claimant, seconds, entry, now, copy=copy, copy_for=copy_for, keep_starts=keep_starts
             )
-            return self._save(db, claimant.key, step)
+            return self._save(db, claimant.key, requeued)
+
+        return self._transaction(step)
 
     def complete(self, claimant: Claimant, ending: Ending, /) -> bool:
-        with self._transaction() as (db, now):
+        def step(db: sqlite3.Connection, now: int) -> bool:
             own = self._receipt(db, claimant.key, claimant.owner, now)
             entry = self._entry(db, claimant.key, now)
             return self._save(db, claimant.key, self._rules.complete(claimant, ending, entry, own, now))
 
+        return self._transaction(step)
+
     def release(self, claimant: Claimant, ending: Ending, /, *, anyway: bool = False) -> bool:
-        with self._transaction() as (db, now):
+        def step(db: sqlite3.Connection, now: int) -> bool:
             own = self._receipt(db, claimant.key, claimant.owner, now)
             entry = self._entry(db, claimant.key, now)
-            step = self._rules.release(claimant, ending, entry, own, now, anyway=anyway)
-            return self._save(db, claimant.key, step)
+            return self._save(db, claimant.key, self._rules.release(claimant, ending, entry, own, now, anyway=anyway))
+
+        return self._transaction(step)
 
     def get(self, key: str, /) -> Entry | None:
-        with self._reading() as db:
+        def look(db: sqlite3.Connection) -> Entry | None:
             now = self._clock()
             entry = self._entry(db, key, now)
             return seen(key, entry, now) if entry else None
 
+        return self._use(look)
+
     def scan(self, prefix: str = "", /) -> Iterator[Entry]:
-        after = ""
-        while True:
-            with self._reading() as db:
-                now = self._clock()
-                rows = db.execute(
-                    f"SELECT key, {_ENTRY} FROM taskguard_entry"
-                    " WHERE namespace = ? AND key > ? AND substr(key, 1, ?) = ? AND gone_at > ? ORDER BY key LIMIT 500",
-                    (self._namespace, after, len(prefix), prefix, now),
-                ).fetchall()
-            if not rows:
-                return
-            for key, *columns in rows:
-                yield seen(key, _kept(columns), now)
-            after = rows[-1][0]
+        page = self._use(lambda db: self._page(db, "key >= ?", prefix))
+        while page:
+            for entry in page:
+                if not entry.key.startswith(prefix):
+                    return
+                yield entry
+            last = page[-1].key
+            page = self._use(lambda db, last=last: self._page(db, "key > ?", last))  # type: ignore[misc]
 
     def forget(self, key: str, /, token: int = 0) -> bool:
-        with self._transaction() as (db, now):
+        def step(db: sqlite3.Connection, now: int) -> bool:
             return self._save(db, key, self._rules.forget(self._entry(db, key, now), token, now))
+
+        return self._transaction(step)
 
     def close(self) -> None:
         with self._lock:
-            if self._opened is not None:
-                self._opened[0].close()
-                self._opened = None
+            self._close()
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
@@ -195,6 +202,15 @@ class SQLiteStore:
     def _receipt(self, db: sqlite3.Connection, key: str, owner: str, now: int) -> Receipt | None:
         row = db.execute(_GET_RECEIPT, (self._namespace, key, owner, now)).fetchone()
         return _receipt(row) if row else None
+
+    def _page(self, db: sqlite3.Connection, which: str, key: str) -> list[Entry]:
+        now = self._clock()
+        rows = db.execute(
+            f"SELECT key, {_ENTRY} FROM taskguard_entry WHERE namespace = ? AND {which} AND gone_at > ?"
+            " ORDER BY key LIMIT 500",
+            (self._namespace, key, now),
+        )
+        return [seen(name, _kept(columns), now) for name, *columns in rows]
 
     def _save(self, db: sqlite3.Connection, key: str, step: Step[Answer]) -> Answer:
         if step.entry is not None:
@@ -220,31 +236,34 @@ class SQLiteStore:
                 (now,),
             )
 
-    # -- connections ---------------------------------------------------------------------------------------------
+    # -- the connection ------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _transaction(self) -> Iterator[tuple[sqlite3.Connection, int]]:
-        with self._reading() as db:
-            # IMMEDIATE: the write lock is taken before anything is read, so nobody can slip in between.
-            db.execute("BEGIN IMMEDIATE")
+    def _transaction(self, step: Callable[[sqlite3.Connection, int], Answer]) -> Answer:
+        def whole(db: sqlite3.Connection) -> Answer:
             try:
-                yield db, self._clock()
+                # IMMEDIATE: the write lock is taken before anything is read, so nobody can slip in between.
+                db.execute("BEGIN IMMEDIATE")
+                answer = step(db, self._clock())
                 db.execute("COMMIT")
-            except BaseException:
+            except BaseException:  # also a signal's, raised the moment that BEGIN has waited long enough
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
+            return answer
 
-    @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+        return self._use(whole)
+
+    def _use(self, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
         # One connection for all threads: SQLite has one writer at a time anyway.
-        with self._lock:
-            try:
-                yield self._connection()
-            except sqlite3.OperationalError as error:
-                raise StoreUnavailableError(repr(self), _explained(error, self._path)) from error
-            except sqlite3.DatabaseError as error:
-                raise StoreError(repr(self), _explained(error, self._path)) from error
+        if not self._lock.acquire(timeout=2 * self._timeout):
+            raise StoreUnavailableError(repr(self), "another thread of this process keeps the connection busy")
+        try:
+            return work(self._connection())
+        except sqlite3.Error as error:
+            kind = StoreUnavailableError if _passes(error) else StoreError
+            raise kind(repr(self), _explained(error, self._path)) from error
+        finally:
+            self._lock.release()
 
     def _connection(self) -> sqlite3.Connection:
         """The connection to the file that has our name now.
@@ -256,11 +275,20 @@ class SQLiteStore:
             connection, file = self._opened
             if file == _identity(self._path):
                 return connection
-            self._opened = None
-            connection.close()
-        connection = self._open()
+            self._close()
+        while True:
+            before = _identity(self._path)
+            connection = self._open()
+            if before in (None, _identity(self._path)):
+                break
+            connection.close()  # it was replaced while we opened it
         self._opened = connection, _identity(self._path)
         return connection
+
+    def _close(self) -> None:
+        if self._opened is not None:
+            connection, self._opened = self._opened[0], None
+            connection.close()
 
     def _open(self) -> sqlite3.Connection:
         if not os.path.isdir(os.path.dirname(self._path)):
@@ -280,17 +308,23 @@ class SQLiteStore:
                 # To become a WAL file it must be nobody else's for a moment, and for that SQLite does not wait.
                 connection.execute("PRAGMA journal_mode=WAL")
                 break
-            except sqlite3.OperationalError:
-                if time.monotonic() > give_up:
+            except sqlite3.OperationalError as error:
+                if not _passes(error) or time.monotonic() > give_up:
                     raise
                 time.sleep(0.005)
         connection.execute("PRAGMA synchronous=FULL")
         connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
 
+    def before_fork(self) -> None:
+        # A child that inherits an open file inherits SQLite's belief in locks that only its parent has.
+        self._forking = self._lock.acquire(timeout=2 * self._timeout)
+        self._close()
+
+    def after_fork_in_parent(self) -> None:
+        if self._forking:
+            self._lock.release()
+
     def after_fork(self) -> None:
-        # SQLite forbids a connection to cross a fork, even to be closed there: the parent's is kept, and not used.
-        self._abandoned.append(self._opened)
-        self._opened = None
         self._lock = native.allocate_lock()
 
 
@@ -339,10 +373,20 @@ def _columns(entry: Kept) -> tuple[Any, ...]:
     )
 
 
+def _passes(error: sqlite3.Error) -> bool:
+    """Whether it may go better another time: the file is busy, the disk is full or out of order."""
+    text = str(error)
+    return any(word in text for word in ("locked", "busy", "full", "disk I/O", "unable to open"))
+
+
 def _explained(error: sqlite3.Error, path: str) -> str:
     text = str(error)
     if "locked" in text:
         return f"{text}: other processes kept the file busy; ask again, or give ?timeout= more seconds"
     if "not a database" in text or "malformed" in text:
         return f"{text}: {path} is damaged or not ours; nothing was changed. Move it away and a new one is made"
+    if "unable to open" in text:
+        return f"{text}: {path} must be a file that this user may read and write, in a directory where it may create"
+    if "no such column" in text or "no such table" in text:
+        return f"{text}: the tables in {path} are not as this version makes them. Move it away and a new one is made"
     return text

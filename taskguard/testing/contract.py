@@ -22,7 +22,7 @@ from typing import Any
 from uuid import uuid4
 
 from taskguard.store import TOKEN_LIMIT, Claim, Claimant, Completed, Ending, Held, How, Lease, Store
-from taskguard.testing.races import race, winners
+from taskguard.testing.races import completions, race, winners
 from taskguard.testing.walks import walk_beside_the_rules
 
 LONG = 1000.0
@@ -95,6 +95,16 @@ class StoreContract:
         for earlier, later in itertools.pairwise(grants):
             assert earlier.token < later.token
             assert earlier.let_go < later.granted
+
+    def test_promise_1_a_job_that_completes_is_never_granted_again(self, store: Store, opener: Opener) -> None:
+        completed, granted = completions(store, opener, racers=self.racers, rounds=self.rounds)
+
+        assert completed == self.rounds
+        assert granted == 0
+
+    def test_promise_1_threads_share_a_store(self, store: Store) -> None:
+        for grants in winners(store, None, racers=self.racers, rounds=self.rounds):
+            assert len(grants) == 1
 
     def test_promise_1_verbs_do_what_the_rules_say_in_any_order(self, store: Store, elapse: Elapse) -> None:
         for seed in range(self.walks):
@@ -374,6 +384,27 @@ class StoreContract:
             assert isinstance(answer, Held)
             assert (answer.owner, answer.token, answer.state) == ("alice", lease.token, "running")
 
+    def test_promise_4_a_repeated_skip_keeps_all_its_facts(self, store: Store) -> None:
+        lease = claimed(store, "alice", payload="digest")
+        request = ask("bob", skip=True)
+        first, again = store.claim(request), store.claim(request)
+
+        assert isinstance(first, Held) and isinstance(again, Held)
+        for answer in (first, again):
+            assert (answer.payload, answer.attempt, answer.publish) == ("digest", lease.attempt, False)
+        assert again.since == first.since
+
+    def test_promise_4_who_was_asked_to_publish_is_asked_so_again(self, store: Store, elapse: Elapse) -> None:
+        store.requeue(claimed(store, "alice", state="queued"), LONG, copy_for=SHORT)
+        elapse(PAST)
+        request = ask("bob", state="queued", copy_for=LONG)
+
+        for _ in range(2):
+            answer = store.claim(request)
+            assert isinstance(answer, Held) and answer.publish
+        other = store.claim(ask("carol", state="queued", copy_for=LONG))
+        assert isinstance(other, Held) and not other.publish
+
     def test_promise_4_a_repeated_verb_answers_as_the_first_time(self, store: Store) -> None:
         done, freed, queued = (claimed(store, "alice", key) for key in ("done", "freed", "queued"))
 
@@ -619,6 +650,15 @@ class StoreContract:
 
         assert starts == [1, 1, 2, 2]
 
+    def test_promise_6_the_starts_of_several_dead_owners_are_remembered(self, store: Store, elapse: Elapse) -> None:
+        owners = ("alice", "bob", "carol", "dave")
+        starts = []
+        for owner in owners * 2:
+            starts.append(claimed(store, owner, lease=0.001).starts)
+            elapse(0.05)
+
+        assert starts == [1] * 4 + [2] * 4
+
     def test_promise_6_only_a_queued_entry_can_be_replaced(self, store: Store) -> None:
         claimed(store, "alice", "queued", state="queued")
         claimed(store, "alice", "running")
@@ -703,6 +743,49 @@ class StoreContract:
         for key in odd:
             assert [entry.key for entry in store.scan(key)] == [key]
 
+    def test_promise_8_names_are_kept_to_the_letter(self, store: Store) -> None:
+        keys = ("key", "KEY", "key ", "kéy", "key" * 100, "key" * 100 + "!")
+        owners = ("owner", "OWNER", "owner ", "o" * 200, "o" * 200 + "!")
+        for key in keys:
+            assert isinstance(store.claim(ask("holder", key)), Lease)
+        for owner in owners:
+            store.complete(claimed(store, owner, f"of {owner}"), succeeded(owner.encode()))
+            store.release(Claimant("receipts", owner, uuid4().hex), ended("revoked", owner.encode()), anyway=True)
+
+        assert {entry.key for entry in store.scan("k") if entry.owner == "holder"} == set(keys) - {"KEY"}
+        for owner in owners:
+            assert self.outcome(store, owner, f"of {owner}") == owner.encode()
+            assert self.outcome(store, owner, "receipts") == owner.encode()
+
+    def test_promise_8_an_outcome_is_kept_whole(self, store: Store) -> None:
+        outcome = bytes(range(256)) * 256
+        store.complete(claimed(store, "alice"), succeeded(outcome))
+
+        assert self.outcome(store, "alice") == outcome
+
+    def test_promise_8_a_retention_may_be_longer_than_a_month(self, store: Store) -> None:
+        month = 40 * 86400.0
+        store.complete(claimed(store, "alice", keep_for=month), succeeded(keep_for=month))
+        entry = store.get("key")
+
+        assert entry is not None
+        assert entry.remaining > month - 60
+        assert self.how(store, "alice") == "succeeded"
+
+    def test_promise_8_since_is_when_the_state_began(self, store: Store, elapse: Elapse) -> None:
+        lease = claimed(store, "alice")
+        running = store.get("key")
+        elapse(SHORT)
+        store.renew([(lease, LONG)])
+        renewed = store.get("key")
+        held = store.claim(ask("bob"))
+        requeued(store, lease)
+        queued = store.get("key")
+
+        assert running and renewed and queued and isinstance(held, Held)
+        assert running.since == renewed.since == held.since > 0
+        assert queued.since > running.since
+
     def test_promise_8_get_shows_what_is_known(self, store: Store) -> None:
         lease = claimed(store, "alice", payload="digest")
         entry = store.get("key")
@@ -732,6 +815,17 @@ class StoreContract:
         answers = [store.claim(ask(f"duplicate {n}", state="queued", copy_for=LONG)) for n in range(3)]
 
         assert [isinstance(answer, Held) and answer.publish for answer in answers] == [True, False, False]
+
+    def test_promise_1_the_time_between_two_publications_doubles(self, store: Store, elapse: Elapse) -> None:
+        store.requeue(claimed(store, "alice", state="queued"), LONG, copy_for=0.001)
+        elapse(0.05)
+        first = store.claim(ask("bob", state="queued", copy_for=SHORT))
+        elapse(PAST)
+        second = store.claim(ask("carol", state="queued", copy_for=SHORT))
+        elapse(PAST)
+        third = store.claim(ask("dave", state="queued", copy_for=SHORT))
+
+        assert [isinstance(a, Held) and a.publish for a in (first, second, third)] == [True, False, True]
 
     def test_promise_1_an_entry_is_published_again_three_times_at_most(self, store: Store, elapse: Elapse) -> None:
         store.requeue(claimed(store, "alice", state="queued"), LONG, copy_for=0.001)

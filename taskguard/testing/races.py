@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from taskguard.store import Claim, Ending, Lease, Store
+from taskguard.store import Claim, Claimant, Ending, Lease, Store
 
 Opener = Callable[[], Store] | None
 PATIENCE = 60.0
@@ -41,6 +41,33 @@ def race(store: Store, opener: Opener, *, racers: int, rounds: int, keep_for: fl
     """
     turns = _run(store, opener, racers, _take_turns, rounds, keep_for)
     return sorted((grant for grants in turns for grant in grants), key=lambda grant: grant.token)
+
+
+def completions(store: Store, opener: Opener, *, racers: int, rounds: int) -> tuple[int, int]:
+    """How many jobs were completed, and how many of them were granted once more, to the same owner, meanwhile.
+
+    In each round one racer completes a job just as the others deliver it again.
+    """
+    answers = [answer for answers in _run(store, opener, racers, _complete_or_claim, rounds) for answer in answers]
+    return answers.count("completed"), answers.count("granted")
+
+
+def _complete_or_claim(store: Store, barrier: Any, rounds: int) -> list[str]:
+    jobs = [f"job {number}" for number in range(rounds)]
+    completes = barrier.wait(PATIENCE) == 0  # one of them does, and has started all jobs before
+    if completes:
+        for job in jobs:
+            store.claim(Claim(job, "job", job, lease=600, keep_for=600))
+    answers = []
+    for job in jobs:
+        barrier.wait(PATIENCE)
+        if completes:
+            done = store.complete(Claimant(job, "job", job), Ending(how="succeeded", keep_for=600))
+            answers.append("completed" if done else "refused")
+        else:
+            answer = store.claim(Claim(job, "job", uuid4().hex, lease=600, keep_for=600))
+            answers.append("granted" if isinstance(answer, Lease) else "answered")
+    return answers
 
 
 def _claim_each_round(store: Store, barrier: Any, rounds: int, keep_for: float) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from taskguard import Event, Guard, LeaseLostError, StoreUnavailableError, heartbeat
+from taskguard import Event, Guard, LeaseLostError, StoreError, StoreUnavailableError, heartbeat
 from taskguard.clocks import since_boot
 from taskguard.heartbeat import Heartbeat, Holding
 from taskguard.store import Held, Lease
@@ -53,11 +53,14 @@ def test_a_lease_is_renewed_as_long_as_it_is_held(guard: Guard, store: WatchedSt
 
 def test_leases_that_are_due_are_renewed_in_one_call(store: WatchedStore):
     beat = Heartbeat(store, lambda *_: None)
-    asked = since_boot()
+    asked, holdings = since_boot(), []
     for number in range(50):
-        beat.add(Holding(claimed(store, "alice", str(number)), seconds=0.6, asked=asked))
+        holdings.append(Holding(claimed(store, "alice", str(number)), seconds=0.6, asked=asked))
+        beat.add(holdings[-1])
 
     wait_until(lambda: 50 in store.renewals)
+    for holding in holdings:
+        beat.drop(holding)
 
 
 def test_a_shorter_lease_is_not_forgotten_behind_a_longer_one(guard: Guard, store: WatchedStore):
@@ -164,7 +167,7 @@ def test_a_forked_child_does_not_renew_its_parents_leases(guard: Guard, store: W
         store.renewals.clear()
         with guard.hold("the child's own", lease=0.3):
             wait_until(lambda: len(store.renewals) >= 3)
-        return max(store.renewals), guard.heartbeat._holdings == set()
+        return max(store.renewals), not guard.heartbeat._holdings
 
     with guard.hold("key", lease=0.3):
         wait_until(lambda: store.renewals)
@@ -183,3 +186,59 @@ def test_the_thread_ends_with_nothing_to_do_and_starts_again(
             before = len(store.renewals)
             wait_until(lambda b=before: len(store.renewals) > b)
         wait_until(lambda: not guard.heartbeat._renewer._started)
+
+
+def test_a_thread_that_could_not_be_started_is_started_with_the_next_lease(
+    guard: Guard, store: WatchedStore, monkeypatch: pytest.MonkeyPatch
+):
+    def fails(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(heartbeat.native, "start_thread", fails)
+        with pytest.raises(RuntimeError), guard.hold("key"):
+            pytest.fail("entered")
+    assert isinstance(store.claim(ask("other")), Lease)  # and the key was given back
+    with guard.hold("next", lease=0.3):
+        wait_until(lambda: store.renewals)
+
+
+def test_a_listener_that_wants_to_exit_does_not_end_the_renewal(store: WatchedStore):
+    def exits(event: Event) -> None:
+        if event.kind == "renewal_failed":
+            raise SystemExit
+
+    guard = Guard(store, listeners=[exits])
+    with guard.hold("key", lease=1):
+        store.error = StoreUnavailableError("store", "down")
+        wait_until(lambda: store.renewals)
+        store.error = None
+        tried = len(store.renewals)
+        wait_until(lambda: len(store.renewals) > tried + 1)
+
+
+def test_an_outage_is_told_once_for_each_lease(guard: Guard, store: WatchedStore, events: list[Event]):
+    with guard.hold("key", lease=1):
+        store.error = StoreUnavailableError("store", "down")
+        wait_until(lambda: len(store.renewals) >= 6)
+        store.error = None
+    assert [event.kind for event in events].count("renewal_failed") == 1
+
+
+def test_one_key_that_cannot_be_renewed_does_not_stop_the_others(guard: Guard, store: WatchedStore):
+    renew = store.renew
+
+    def poisoned(leases: Sequence[tuple[Lease, float]], /) -> list[bool]:
+        if any(lease.key == "poison" for lease, _ in leases):
+            raise StoreError("store", "something foreign is kept there")
+        return renew(leases)
+
+    store.renew = poisoned  # type: ignore[method-assign]
+    with guard.hold("poison", lease=0.6), guard.hold("good", lease=0.6) as good:
+        wait_until(lambda: len(store.renewals) >= 6)
+        assert good.remaining > 0
+
+
+def test_a_very_long_lease_does_not_stop_the_thread(guard: Guard, store: WatchedStore):
+    with guard.hold("long", lease=10 * 365 * 86400, keep_for=10 * 365 * 86400), guard.hold("short", lease=0.3):
+        wait_until(lambda: len(store.renewals) >= 3)

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
+import random
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +17,7 @@ from taskguard import (
     Event,
     Guard,
     LeaseLostError,
+    StoreError,
     StoreUnavailableError,
     WaitTimeoutError,
     current_fence,
@@ -172,6 +176,15 @@ def test_hold_at_most_ends_the_renewal(guard: Guard, store: MemoryStore, events:
     assert "it was held as long as hold_at_most allows" in [event.detail for event in events]
 
 
+def test_hold_at_most_is_not_exceeded_by_a_renewal(guard: Guard, store: MemoryStore):
+    with guard.hold("key", lease=0.4, hold_at_most=0.5, on_lost="continue") as fence:
+        wait_until(lambda: fence.lost)
+        entry = store.get("key")
+
+        assert entry is not None
+        assert entry.remaining < 0.05  # by 0.5 s at the latest, not 0.5 s and a lease
+
+
 @pytest.mark.parametrize(
     "options", [{"lease": -1}, {"lease": "x"}, {"lease": []}, {"wait_up_to": -1}, {"on_lost": "?"}]
 )
@@ -242,3 +255,75 @@ def test_a_block_is_not_failed_by_a_store_that_is_silent_at_its_end(events: list
         store.lose = 10**6
 
     assert kinds(events)[-1] == "store_unavailable"
+
+
+class Unwritable:
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __str__(self) -> str:
+        raise self.error
+
+    __repr__ = __str__
+
+
+def test_a_namespace_beside_an_open_store_is_refused_not_ignored():
+    with pytest.raises(ConfigurationError, match="goes with a URL"):
+        Guard(MemoryStore(), namespace="ignored")
+
+
+@pytest.mark.parametrize("wrong", [{"store": None}, {"store": 7}, {"patience": "x"}, {"listeners": print}])
+def test_a_guard_that_is_made_wrong_is_one_clear_error(wrong: dict[str, object]):
+    with pytest.raises(ConfigurationError):
+        Guard(**{"store": "memory://", **wrong})  # type: ignore[arg-type]
+
+
+def test_a_key_that_no_store_can_write_is_refused(guard: Guard):
+    with pytest.raises(ConfigurationError, match="surrogates"), guard.hold("a\udcff"):
+        pytest.fail("entered")
+
+
+def test_options_are_checked_in_a_nested_hold_too(guard: Guard):
+    with guard.hold("key"), pytest.raises(ConfigurationError, match="lease"), guard.hold("key", lease=-5):
+        pytest.fail("entered")
+
+
+def test_a_store_that_fails_at_the_end_does_not_replace_the_error_of_the_block(events: list[Event]):
+    class Fails(MemoryStore):
+        def release(self, *args, **options):
+            raise StoreError("store", "something foreign is kept there")
+
+    guard = Guard(Fails(), listeners=[events.append])
+    with pytest.raises(ZeroDivisionError), guard.hold("key"):
+        raise ZeroDivisionError
+    assert kinds(events)[-1] == "store_failed"
+
+
+def test_a_storm_of_signals_leaves_nothing_that_is_renewed_for_ever(store: MemoryStore):
+    class AlarmError(Exception):
+        pass
+
+    def ring(*_: object) -> None:
+        raise AlarmError
+
+    guard = Guard(store, listeners=[])
+    before = signal.signal(signal.SIGALRM, ring)
+    rung = 0
+    try:
+        for number in range(1500):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(0.00001, 0.0006))
+                with guard.hold(f"key {number}", lease=5):
+                    for _ in range(20):
+                        time.sleep(0)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except AlarmError:
+                rung += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    gc.collect()
+
+    assert rung > 100
+    assert len(guard.heartbeat._holdings) == 0
+    assert current_fence() is None

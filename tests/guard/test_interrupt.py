@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import queue
 import select
@@ -129,6 +130,80 @@ def test_the_outer_of_two_bodies_in_one_thread_can_be_interrupted(guard: Guard, 
         store.forget("outer")
         time.sleep(20)
     assert caught.value.key == "outer"
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_of_two_bodies_that_both_lost_their_lease_the_outer_one_is_told(
+    guard: Guard, store: MemoryStore, in_thread: bool
+):
+    told: list[str] = []
+
+    def body() -> None:
+        try:
+            with guard.hold("outer", lease=LEASE):
+                try:
+                    with guard.hold("inner", lease=LEASE):
+                        store.forget("outer")
+                        store.forget("inner")
+                        until = time.monotonic() + 10
+                        while time.monotonic() < until:
+                            time.sleep(0.01)
+                except LeaseLostError as error:
+                    if error.key == "outer":
+                        raise
+                    told.append(f"within: {error.key}")
+                    until = time.monotonic() + 10
+                    while time.monotonic() < until:  # if only the inner one was told, the outer one must be, too
+                        time.sleep(0.01)
+        except LeaseLostError as error:
+            told.append(f"outside: {error.key}")
+
+    for _ in range(5):
+        told.clear()
+        if in_thread:
+            thread = threading.Thread(target=body)
+            thread.start()
+            thread.join(20)
+        else:
+            body()
+        assert told in (["within: inner", "outside: outer"], ["outside: outer"])
+
+
+def test_a_task_is_interrupted_and_no_other(guard: Guard, store: MemoryStore):
+    async def loses() -> None:
+        with guard.hold("lost", lease=LEASE):
+            store.forget("lost")
+            await asyncio.sleep(20)
+
+    async def keeps() -> str:
+        with guard.hold("kept", lease=LEASE):
+            await asyncio.sleep(1)
+        return "kept"
+
+    async def main() -> list[object]:
+        return await asyncio.gather(loses(), keeps(), return_exceptions=True)
+
+    lost, kept = asyncio.run(main())
+    assert isinstance(lost, LeaseLostError)
+    assert kept == "kept"
+
+
+def test_a_time_out_that_arrives_while_a_listener_runs_is_not_swallowed(store: MemoryStore):
+    class TimeOutError(Exception):
+        pass
+
+    def ring(*_: object) -> None:
+        raise TimeOutError
+
+    guard = Guard(store, listeners=[lambda event: time.sleep(0.05)])
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(TimeOutError), guard.hold("key"):
+            pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_nobody_is_interrupted_who_wants_to_go_on(guard: Guard, store: MemoryStore):

@@ -13,6 +13,7 @@ from taskguard import (
     Guard,
     LeaseLostError,
     OutcomeNotKeptError,
+    StoreUnavailableError,
     TooManyStartsError,
     WaitTimeoutError,
     current_fence,
@@ -99,13 +100,53 @@ def test_a_process_that_is_told_to_end_has_not_failed(guard: Guard, store: Memor
     assert guard.run("key", lambda: "done", keep_for=60, on_done="reuse") == "done"
 
 
-@pytest.mark.parametrize("value", [object(), float("nan"), "x" * 70_000, {1, 2}])
+class Unwritable(dict[str, int]):
+    def items(self):  # as a lazy object does whose database is gone
+        raise RuntimeError("cannot be read any more")
+
+
+class UnwritableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("value", [object(), float("nan"), "x" * 70_000, {1, 2}, Unwritable(a=1)])
 def test_a_result_that_cannot_be_kept_is_given_once_and_then_an_error(guard: Guard, events: list[Event], value: object):
     assert guard.run("key", lambda: value, keep_for=60) is value
 
     assert "not_kept" in [event.kind for event in events]
     with pytest.raises(OutcomeNotKeptError, match="its result was not kept"):
         guard.run("key", lambda: pytest.fail("ran again"), keep_for=60)
+
+
+def test_a_failure_without_words_reaches_the_caller_and_frees_the_key(guard: Guard):
+    def fails() -> None:
+        raise UnwritableError
+
+    with pytest.raises(UnwritableError):
+        guard.run("key", fails, keep_for=60)
+    assert len(guard.heartbeat._holdings) == 0
+    assert guard.run("key", lambda: 1, keep_for=60) == 1
+
+
+def test_a_failure_reaches_the_caller_though_the_store_is_down_too(store: MemoryStore, guard: Guard, monkeypatch):
+    def down(*_: object, **__: object) -> None:
+        raise StoreUnavailableError("store", "down")
+
+    monkeypatch.setattr(store, "release", down)
+    with pytest.raises(ZeroDivisionError):
+        guard.run("key", lambda: 1 / 0, keep_for=60, lease=0.1)
+
+
+def test_a_function_that_only_begins_when_called_is_refused(guard: Guard):
+    async def coroutine() -> None: ...
+
+    def generator():
+        yield
+
+    for function in (coroutine, generator):
+        with pytest.raises(ConfigurationError, match="only begins when it is called"):
+            guard.run("key", function, keep_for=60)
 
 
 def test_the_fence_reaches_the_function_by_name_by_annotation_or_not_at_all(guard: Guard):

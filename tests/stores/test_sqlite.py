@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sqlite3
+import subprocess
+import sys
+import threading
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -165,3 +169,83 @@ def test_many_processes_that_open_a_new_file_at_once_all_succeed(tmp_path: Path)
             answers = list(pool.map(open_and_claim, [tmp_path / f"{number}.db"] * 6))
 
             assert sorted(answers) == [False] * 5 + [True]
+
+
+def test_a_signal_while_a_transaction_waits_leaves_no_lock_behind(path: Path):
+    class AlarmError(Exception):
+        pass
+
+    def ring(*_: object) -> None:
+        raise AlarmError
+
+    store = SQLiteStore(path, timeout=20)
+    claimed(store, "alice", "first")
+    before = signal.signal(signal.SIGALRM, ring)
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        letting_go = threading.Timer(0.5, other.execute, ["ROLLBACK"])
+        letting_go.start()
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)  # raised the moment that BEGIN returns
+            with pytest.raises(AlarmError):
+                store.claim(ask("bob"))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+            letting_go.join()
+
+    assert isinstance(store.claim(ask("carol", "second")), Lease)
+    assert isinstance(SQLiteStore(path).claim(ask("dave", "third")), Lease)
+
+
+def test_a_child_whose_parent_has_gone_shares_the_file_with_others(path: Path):
+    # A child that inherited an open connection would believe in its parent's locks, and others would not see its own.
+    program = f"""
+import os, sys, time
+from taskguard.stores.sqlite import SQLiteStore
+from taskguard.testing.contract import ask, claimed
+store = SQLiteStore({str(path)!r})
+claimed(store, "parent", "warm")
+if os.fork():
+    os._exit(0)
+sys.stdin.readline()
+print(type(store.claim(ask("child", "one"))).__name__, flush=True)
+print(type(store.claim(ask("child", "two"))).__name__, flush=True)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        parent.wait(20)
+        with closing(SQLiteStore(path)) as other:
+            claimed(other, "other", "one")
+        answers, _ = parent.communicate("go\n", timeout=20)
+        with closing(SQLiteStore(path)) as other:
+            last = other.claim(ask("other", "two"))
+
+    assert answers.split() == ["Held", "Lease"]
+    assert isinstance(last, Held)
+
+
+def test_a_fork_while_another_thread_is_in_a_transaction_leaves_the_child_free(path: Path):
+    store = SQLiteStore(path)
+    claimed(store, "parent", "warm")
+    stop = threading.Event()
+
+    def busy() -> None:
+        while not stop.is_set():
+            store.renew([(claimed(store, uuid4().hex, uuid4().hex), 60)])
+
+    thread = threading.Thread(target=busy)
+    thread.start()
+    try:
+        for number in range(10):
+            assert in_fork(lambda n=number: isinstance(store.claim(ask("child", f"of {n}")), Lease))
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("timeout", ["0", "-1", "nan", "inf", "soon"])
+def test_a_timeout_that_is_no_duration_is_refused(timeout: str):
+    with pytest.raises(ConfigurationError, match="timeout"):
+        open_store(f"sqlite:///file.db?timeout={timeout}")

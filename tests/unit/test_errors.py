@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from taskguard import errors
-from taskguard.interrupt import _errors, _LostInThreadError
+from taskguard.interrupt import _InThread, _LostInThreadError
 
 FACTS: dict[str, tuple[Any, ...]] = {
     "TaskguardError": ("what happened",),
@@ -64,11 +64,8 @@ def test_a_duplicate_says_who_holds_the_key_and_since_when():
 def test_an_error_raised_in_a_thread_is_pickled_as_the_public_one():
     import threading
 
-    _errors[threading.get_ident()] = errors.LeaseLostError("key", 7)
-    try:
-        copy = pickle.loads(pickle.dumps(_LostInThreadError()))
-    finally:
-        _errors.clear()
+    _InThread._sent[threading.get_ident()] = {_InThread(): errors.LeaseLostError("key", 7)}
+    copy = pickle.loads(pickle.dumps(_LostInThreadError()))
 
     assert type(copy) is errors.LeaseLostError
     assert copy.args == ("key", 7, False)

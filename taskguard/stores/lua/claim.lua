@@ -85,16 +85,25 @@ local function note_copy()
     if entry[STATE] ~= 'queued' or copy_for <= 0 then
         return 0
     end
-    if entry[COPY_UNTIL] == 0 then
+    -- Not published yet; or asked again, the reply was lost.
+    if entry[COPY_UNTIL] == 0 or entry[COPY] == attempt then
         return 1
     end
     if overdue and entry[COPIES] <= 3 then
         entry[COPY_UNTIL] = now + copy_for * 2 ^ entry[COPIES]
-        entry[COPIES] = entry[COPIES] + 1
+        entry[COPY], entry[COPIES] = attempt, entry[COPIES] + 1
         save_entry(KEYS[1], entry, now)
         return 1
     end
     return 0
+end
+
+local function held_by_entry(publish)
+    local ends = is_claim(entry) and entry[UNTIL] or entry[HELD_UNTIL]
+    return {
+        'held', entry[OWNER], entry[ATTEMPT], entry[TOKEN], entry[STATE], entry[SINCE], ends - now, entry[PAYLOAD],
+        publish,
+    }
 end
 
 local function held()
@@ -103,11 +112,7 @@ local function held()
         local ends = now + keep
         save_receipt(KEYS[2], {attempt, 'skipped', entry[TOKEN], now, ends, false, entry[OWNER], false}, now)
     end
-    local ends = is_claim(entry) and entry[UNTIL] or entry[HELD_UNTIL]
-    return {
-        'held', entry[OWNER], entry[ATTEMPT], entry[TOKEN], entry[STATE], entry[SINCE], ends - now, entry[PAYLOAD],
-        publish,
-    }
+    return held_by_entry(publish)
 end
 
 if entry and entry[ATTEMPT] == attempt and entry[OWNER] == owner and entry[STATE] == state then
@@ -119,6 +124,9 @@ end
 local own = load_receipt(KEYS[2], now)
 if own and (own[R_HOW] ~= 'released' or own[R_ATTEMPT] == attempt) then
     if own[R_HOW] == 'skipped' and own[R_ATTEMPT] == attempt then
+        if entry and entry[TOKEN] == own[R_TOKEN] and entry[STATE] == 'running' then
+            return held_by_entry(0)
+        end
         return {'held', own[R_TWIN], '', own[R_TOKEN], 'running', own[R_AT], 0, '', 0}
     end
     return completed(owner, own)
