@@ -18,7 +18,6 @@ import pytest
 
 from taskguard import Guard, LeaseLostError, interrupt
 from taskguard.stores.memory import MemoryStore
-from tests.servers import RedisServer
 from tests.waiting import wait_until
 
 LEASE = 0.3
@@ -295,11 +294,14 @@ print(sorted(told))
 """
 
 
-@pytest.mark.parametrize("kind", ["redis", "sqlite"])
+@pytest.mark.parametrize("kind", ["redis", "sqlite", "postgresql"])
 def test_greenlets_are_renewed_while_they_compute_and_interrupted_while_they_wait(
-    kind: str, redis_server: RedisServer, tmp_path
+    kind: str, request: pytest.FixtureRequest, tmp_path
 ):
-    url = redis_server.url if kind == "redis" else f"sqlite:///{tmp_path / 'taskguard.db'}"
+    fixtures = {"redis": "redis_server", "postgresql": "postgres_server"}
+    url = f"sqlite:///{tmp_path / 'taskguard.db'}"
+    if kind in fixtures:
+        url = request.getfixturevalue(fixtures[kind]).url
     done = subprocess.run([sys.executable, "-c", GREENLETS, url], capture_output=True, text=True, timeout=60)
 
     assert done.stdout == "['computed', 'kept', 'lost']\n", done.stderr
