@@ -214,6 +214,7 @@ class Rules:
         entry: Kept | None,
         now: int,
         *,
+        own: Receipt | None = None,
         copy: str,
         copy_for: float,
         keep_starts: bool,
@@ -221,6 +222,10 @@ class Rules:
         if entry is None:
             return Step(False)
         if entry.state in ("queued", "running") and self.is_newest(claimant, entry):
+            if own is not None and own.how != "released":
+                # It was revoked at another worker meanwhile: nobody will run it, so nobody is to wait for it.
+                over = self.ended("free", Ending(how=own.how, keep_for=entry.keep / MICROS), entry, now)
+                return Step(True, replace(over, requeued_by=claimant.attempt))
             retried = entry.state == "running"
             return Step(
                 True,

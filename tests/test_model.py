@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from tests.model.configurations import CONFIGURATIONS, LONG
+from tests.model.configurations import CONFIGURATIONS, GAPS, LONG
 from tests.model.explore import Model, Result, explore
 from tests.model.mutants import MUTANTS
 from tests.model.world import Config
@@ -20,6 +20,12 @@ def test_nothing_goes_wrong(name: str) -> None:
 @pytest.mark.parametrize("name", LONG)
 def test_nothing_goes_wrong_with_more_faults(name: str) -> None:
     _assert_clean(explore(Model(LONG[name])))
+
+
+@pytest.mark.parametrize("name", GAPS)
+@pytest.mark.xfail(strict=True, reason="a known gap")
+def test_a_gap_is_closed(name: str) -> None:
+    _assert_clean(explore(Model(GAPS[name])))
 
 
 @pytest.mark.parametrize("name", MUTANTS)

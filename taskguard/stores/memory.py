@@ -73,8 +73,9 @@ class MemoryStore(Forked):
         with self._lock:
             now = self._clock()
             entry = self._entry(claimant.key, now)
+            own = self._receipt(claimant.key, claimant.owner, now)
             step = self._rules.requeue(
-                claimant, seconds, entry, now, copy=copy, copy_for=copy_for, keep_starts=keep_starts
+                claimant, seconds, entry, now, own=own, copy=copy, copy_for=copy_for, keep_starts=keep_starts
             )
             return self._save(claimant, step)
 

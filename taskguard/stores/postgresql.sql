@@ -320,6 +320,7 @@ CREATE OR REPLACE FUNCTION taskguard.requeue_1(
 DECLARE
     e taskguard.entry := taskguard.hold_1(_namespace, _key);
     now bigint := taskguard.now_1();
+    own taskguard.receipt := taskguard.receipt_1(_namespace, _key, _owner, now);
 BEGIN
     IF e.gone_at <= now THEN
         RETURN false;
@@ -327,15 +328,28 @@ BEGIN
     IF e.state NOT IN ('queued', 'running') OR NOT taskguard.is_newest_1(e, _owner, _attempt, _token) THEN
         RETURN _attempt <> '' AND e.owner = _owner AND e.requeued_by = _attempt;
     END IF;
+    e.requeued_by := _attempt;
+    e.attempt := '';
+    IF own.how <> 'released' THEN
+        -- It was revoked at another worker meanwhile: nobody will run it, so nobody is to wait for it.
+        e.state := 'free';
+        e.since := now;
+        e.until := now + e.keep;
+        e.starts := 0; e.took_over := false;
+        e.copy := ''; e.copies := 0; e.copy_until := 0;
+        e.held_until := 0;
+        e.how := own.how;
+        e.outcome := NULL;
+        PERFORM taskguard.save_1(e);
+        RETURN true;
+    END IF;
     IF e.state = 'running' THEN
         e.since := now;
         e.starts := CASE WHEN _keep_starts THEN e.starts ELSE 0 END;
     END IF;
     e.state := 'queued';
-    e.attempt := '';
     e.until := now + _period;
     e.copy := _copy; e.copies := 1; e.copy_until := now + _copy_for;
-    e.requeued_by := _attempt;
     PERFORM taskguard.save_1(e);
     RETURN true;
 END $$;

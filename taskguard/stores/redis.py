@@ -142,7 +142,7 @@ class RedisStore:
         self, claimant: Claimant, seconds: float, /, *, copy: str = "", copy_for: float, keep_starts: bool = False
     ) -> bool:
         args = [*_who(claimant), micros(seconds), copy, micros(copy_for), int(keep_starts)]
-        return bool(self._call(_REQUEUE, [self._entry_key(claimant.key)], args) == 1)
+        return bool(self._call(_REQUEUE, self._keys(claimant), args) == 1)
 
     def complete(self, claimant: Claimant, ending: Ending, /) -> bool:
         return bool(self._call(_COMPLETE, self._keys(claimant), [*_who(claimant), *_how(ending)]) == 1)

@@ -142,8 +142,9 @@ class SQLiteStore(Forked):
     ) -> bool:
         def step(db: sqlite3.Connection, now: int) -> bool:
             entry = self._entry(db, claimant.key, now)
+            own = self._receipt(db, claimant.key, claimant.owner, now)
             requeued = self._rules.requeue(
-                claimant, seconds, entry, now, copy=copy, copy_for=copy_for, keep_starts=keep_starts
+                claimant, seconds, entry, now, own=own, copy=copy, copy_for=copy_for, keep_starts=keep_starts
             )
             return self._save(db, claimant.key, requeued)
 

@@ -528,6 +528,15 @@ class StoreContract:
         assert store.renew([(elsewhere, LONG)]) == [True]
         assert isinstance(store.claim(ask("bob")), Held)
 
+    def test_promise_5_a_job_that_has_ended_elsewhere_is_not_queued_again(self, store: Store) -> None:
+        running = claimed(store, "alice")
+        store.release(Claimant("key", "alice", uuid4().hex), ended("revoked"), anyway=True)
+
+        for _ in range(2):
+            assert requeued(store, running)
+        assert isinstance(store.claim(ask("bob")), Lease)  # nobody waits for a job that nobody will run
+        assert self.how(store, "alice") == "revoked"
+
     def test_promise_5_a_job_that_ends_anyway_keeps_the_end_it_had(self, store: Store) -> None:
         store.complete(claimed(store, "alice"), succeeded(b"1"))
         store.release(Claimant("key", "alice", uuid4().hex), ended("revoked"), anyway=True)

@@ -1,4 +1,4 @@
 """Every interleaving of a few jobs, workers and faults over one key, with the real rules as the store.
 
-`python -m tests.model` explores all configurations; `python -m tests.model MUTANT` shows what goes wrong without a rule.
+`python -m tests.model` explores all configurations; with the name of a mutant, it shows what goes wrong without a rule.
 """

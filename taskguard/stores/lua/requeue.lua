@@ -1,4 +1,4 @@
--- KEYS: entry
+-- KEYS: entry, own receipt
 -- ARGV: owner, attempt, token (0: not known), seconds, copy, copy_for, keep_starts
 -- Answers 1 if the job is in the queue by this attempt, else 0.
 local owner, attempt = ARGV[1], ARGV[2]
@@ -8,6 +8,15 @@ if not entry then
     return 0
 end
 if is_claim(entry) and is_newest(entry, owner, attempt, tonumber(ARGV[3])) then
+    local own = load_receipt(KEYS[2], now)
+    if own and own[R_HOW] ~= 'released' then
+        -- It was revoked at another worker meanwhile: nobody will run it, so nobody is to wait for it.
+        local how = {how = own[R_HOW], keep = entry[KEEP], outcome = false, linger = 0}
+        local over = ended('free', entry, how, now)
+        over[REQUEUED_BY] = attempt
+        save_entry(KEYS[1], over, now)
+        return 1
+    end
     if entry[STATE] == 'running' then
         entry[SINCE] = now
         if ARGV[7] ~= '1' then

@@ -1,0 +1,227 @@
+"""What a publisher does: claim the key for its job, publish, mark the entry as published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.model.shelf import NAMES, Answer, Holder, Shelf
+from tests.model.stage import ANSWERED_OTHERWISE, STALE_ACTED, Stage, Step, same_entry
+from tests.model.world import (
+    ACCEPTED,
+    ANSWERED,
+    ANSWERED_WITH,
+    CALL,
+    GONE,
+    JOINED,
+    MARK,
+    PUBLISH,
+    PUBLISH_BARE,
+    PUBLISH_JOINER,
+    PUBLISHING,
+    REFUSED,
+    STAND_IN,
+    STAND_IN_MARK,
+    WITHDRAW,
+    Draft,
+    Late,
+    Publisher,
+    World,
+)
+
+
+class Publishers:
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._config = stage.config
+        self._behaviour = stage.behaviour
+
+    def steps(self, world: World) -> Iterator[Step]:
+        for job, publisher in enumerate(world.publishers):
+            phase = publisher.phase
+            if phase in PUBLISHING:
+                yield from self._goes_on(world, job, publisher)
+                if self._stage.may(world, "publisher"):
+                    yield self._dies(world, job, phase)
+            elif phase in (GONE, REFUSED) and self._config.called_again:
+                draft = Draft(world)
+                draft.set_publisher(job, Publisher(CALL))
+                yield self._stage.step(f"{NAMES[job]} is called again with the same id", draft)
+
+    def _goes_on(self, world: World, job: int, publisher: Publisher) -> Iterator[Step]:
+        phase = publisher.phase
+        if phase == CALL:
+            yield from self._claims(world, job, publisher)
+        elif phase in (PUBLISH, PUBLISH_JOINER, PUBLISH_BARE):
+            yield from self._publishes(world, job, publisher)
+        elif phase == STAND_IN:
+            yield self._stands_in(world, job, publisher)
+        elif phase in (MARK, STAND_IN_MARK):
+            yield from self._marks(world, job, publisher)
+        else:
+            yield from self._withdraws(world, job, publisher)
+
+    # -- claim ---------------------------------------------------------------------------------------------------------
+
+    def _claims(self, world: World, job: int, publisher: Publisher) -> Iterator[Step]:
+        stage = self._stage
+        attempt = stage.publisher_attempt(job)
+        ask = stage.ask_to_queue(job, attempt, world.newest)
+        answer, shelf = stage.store.claim(world.shelf, ask, world.newest)
+        draft = Draft(world)
+        draft.shelf = shelf
+        broken = ""
+        if answer.kind == "lease" and answer.token != publisher.token:
+            broken = stage.granted(draft, world, job, answer)
+        if answer.kind == "held" and (answer.attempt == attempt or (shelf.mover == attempt and not answer.publish)):
+            broken = ANSWERED_OTHERWISE
+        label = f"publisher {NAMES[job]} claims: {told(answer)}"
+        if shelf is not world.shelf and not publisher.asked and stage.may(world, "lost"):
+            unheard = draft.copy()
+            unheard.set_publisher(job, Publisher(CALL, token=_token(answer), asked=answer.kind))
+            yield stage.step(f"{label}, reply lost", unheard, fault=True, broken=broken)
+        if world.late is None and not publisher.asked and stage.may(world, "late"):
+            slow = Draft(world)
+            slow.late = Late(ask)
+            slow.set_publisher(job, publisher._replace(asked="slow"))
+            yield stage.step(f"publisher {NAMES[job]} claims, its packet is held up", slow, fault=True)
+        self._hears(draft, job, answer)
+        yield stage.step(label, draft, broken=broken)
+
+    def _hears(self, draft: Draft, job: int, answer: Answer) -> None:
+        if answer.kind == "lease":
+            draft.set_publisher(job, Publisher(PUBLISH, token=answer.token))
+        elif answer.owner == job:
+            publishes = answer.kind == "held" and answer.publish and not self._behaviour.ignores_own_queued
+            self._stands_in_next(draft, job, answer) if publishes else self._is_over(draft, job, ACCEPTED)
+        elif answer.kind == "completed":
+            self._is_answered(draft, job, answer.owner)
+        elif job in self._config.joiners:
+            draft.set_publisher(job, Publisher(PUBLISH_JOINER))
+        elif self._config.policy == "wait":
+            draft.set_publisher(job, Publisher(PUBLISH_BARE))
+        elif answer.publish:
+            self._stands_in_next(draft, job, answer)
+        else:
+            self._is_answered(draft, job, answer.owner)
+
+    def _stands_in_next(self, draft: Draft, job: int, answer: Answer) -> None:
+        draft.set_publisher(job, Publisher(STAND_IN, answer.token, answer.attempt, answer.owner))
+
+    def _is_answered(self, draft: Draft, job: int, twin: int) -> None:
+        draft.set_end(job, f"{ANSWERED_WITH}{twin}")
+        self._is_over(draft, job, ANSWERED)
+
+    def _is_over(self, draft: Draft, job: int, phase: str) -> None:
+        draft.set_publisher(job, Publisher(phase))
+        self._stage.retire(draft, self._stage.publisher_attempt(job))
+
+    # -- publish -------------------------------------------------------------------------------------------------------
+
+    def _publishes(self, world: World, job: int, publisher: Publisher) -> Iterator[Step]:
+        stage = self._stage
+        name = f"publisher {NAMES[job]} publishes"
+        draft = Draft(world)
+        broken = stage.publish(draft, job)
+        if publisher.phase == PUBLISH_JOINER:
+            self._is_over(draft, job, JOINED)
+        elif publisher.phase == PUBLISH and not self._behaviour.never_marks:
+            draft.set_publisher(job, publisher._replace(phase=MARK))
+        else:
+            self._is_over(draft, job, ACCEPTED)
+        yield stage.step(name, draft, broken=broken)
+        if stage.may(world, "published"):
+            draft = Draft(world)
+            broken = stage.publish(draft, job)
+            yield stage.step(f"{name}, reply lost", draft, fault=True, broken=broken)
+        if publisher.phase == PUBLISH and stage.may(world, "refuse"):
+            for accepted in (False, True):
+                draft = Draft(world)
+                broken = stage.publish(draft, job) if accepted else ""
+                draft.set_publisher(job, publisher._replace(phase=WITHDRAW))
+                ending = ", accepted but reported as refused" if accepted else ", refused"
+                yield stage.step(name + ending, draft, fault=True, broken=broken)
+
+    def _stands_in(self, world: World, job: int, publisher: Publisher) -> Step:
+        draft = Draft(world)
+        broken = self._stage.publish(draft, publisher.twin)
+        draft.set_publisher(job, publisher._replace(phase=STAND_IN_MARK))
+        if self._behaviour.stand_in_never_marks:
+            self._stood_in(draft, job, publisher.twin)
+        return self._stage.step(f"publisher {NAMES[job]} publishes {NAMES[publisher.twin]}", draft, broken=broken)
+
+    def _stood_in(self, draft: Draft, job: int, twin: int) -> None:
+        if twin == job:
+            self._is_over(draft, job, ACCEPTED)
+        else:
+            self._is_answered(draft, job, twin)
+
+    # -- mark, withdraw ------------------------------------------------------------------------------------------------
+
+    def _marks(self, world: World, job: int, publisher: Publisher) -> Iterator[Step]:
+        stage = self._stage
+        stands_in = publisher.phase == STAND_IN_MARK
+        whom = publisher.twin if stands_in else job
+        attempt = publisher.attempt if stands_in else stage.publisher_attempt(job)
+        did, shelf = stage.store.requeue(world.shelf, Holder(whom, attempt, publisher.token))
+        draft = Draft(world)
+        draft.shelf = shelf
+        broken = self._acted(world, publisher, shelf)
+        label = f"publisher {NAMES[job]} marks {NAMES[whom]}: {yes(did)}"
+        if shelf is not world.shelf and not publisher.asked and stage.may(world, "lost"):
+            unheard = Draft(world)
+            unheard.shelf = shelf
+            unheard.set_publisher(job, publisher._replace(asked="yes"))
+            yield stage.step(f"{label}, reply lost", unheard, fault=True, broken=broken)
+        if stands_in:
+            self._stood_in(draft, job, whom)
+        else:
+            self._is_over(draft, job, ACCEPTED)
+        yield stage.step(label, draft, broken=broken)
+
+    def _withdraws(self, world: World, job: int, publisher: Publisher) -> Iterator[Step]:
+        stage = self._stage
+        attempt = stage.publisher_attempt(job)
+        did, shelf = stage.store.release(world.shelf, Holder(job, attempt, publisher.token), "released")
+        draft = Draft(world)
+        draft.shelf = shelf
+        if did:
+            stage.attempt_ended(draft, attempt, publisher.token)
+        broken = self._acted(world, publisher, shelf)
+        label = f"publisher {NAMES[job]} withdraws: {yes(did)}"
+        if publisher.asked == "yes" and not did and publisher.token == world.newest:
+            broken = broken or ANSWERED_OTHERWISE
+        if did and not publisher.asked and stage.may(world, "lost"):
+            unheard = draft.copy()
+            unheard.set_publisher(job, unheard.publishers[job]._replace(asked="yes"))
+            yield stage.step(f"{label}, reply lost", unheard, fault=True, broken=broken)
+        self._is_over(draft, job, REFUSED)
+        yield stage.step(label, draft, broken=broken)
+
+    def _acted(self, world: World, publisher: Publisher, shelf: Shelf) -> str:
+        moved = not same_entry(world.shelf, shelf)
+        return STALE_ACTED if moved and publisher.token != world.newest else ""
+
+    def _dies(self, world: World, job: int, phase: str) -> Step:
+        draft = Draft(world)
+        # With its message accepted the job is in the queue, whether or not its caller lived to hear of it.
+        self._is_over(draft, job, ACCEPTED if phase == MARK else GONE)
+        return self._stage.step(f"publisher {NAMES[job]} dies", draft, fault=True)
+
+
+def told(answer: Answer) -> str:
+    """The answer, as a trace shows it."""
+    if answer.kind == "lease":
+        return f"lease t{answer.token}"
+    if answer.kind == "completed":
+        return f"completed by {NAMES[answer.owner]}, {answer.how}"
+    publish = ", to be published" if answer.publish else ""
+    owner = NAMES[answer.owner] if answer.owner >= 0 else "nobody"
+    return f"held by {owner}, {answer.state}{publish}"
+
+
+def yes(did: bool) -> str:
+    return "yes" if did else "refused"
+
+
+def _token(answer: Answer) -> int:
+    return answer.token if answer.kind == "lease" else 0

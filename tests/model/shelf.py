@@ -1,0 +1,316 @@
+"""The store of the model: the real rules, applied to entries in a normal form.
+
+Time does not run here. Every verb is asked at the same `NOW`, and a deadline is only live or past: "the lease runs
+out" is a step that moves the deadline behind `NOW`. Tokens are ranks among the tokens that anybody still remembers.
+So the number of different shelves is small, and each verb is computed once for each of them and then remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
+
+from taskguard.rules import Kept, Receipt, Rules, Step, micros
+from taskguard.store import Claim, Claimant, Completed, Ending, Held, How, Lease, Reuse
+
+Known = TypeVar("Known")
+
+KEY = "key"
+NAMES = "ABCDEZ"
+CALLER = NAMES.index("Z")
+"""A later caller of the same key, whose own job is not followed."""
+
+NOW = 10_000_000
+LEASE = 10.0
+KEEP = 1000.0
+COPY_FOR = 5.0
+LIVE = NOW + micros(LEASE)
+PAST = NOW - 1
+
+DEAD = "x"
+"""The attempt of somebody who is gone: it equals no attempt that is still asked with."""
+
+
+class Ask(NamedTuple):
+    """A claim, in the words of the model."""
+
+    job: int
+    attempt: str
+    state: str
+    skip: bool = False
+    join: int = -1
+    reuse: Reuse = "nothing"
+    copy: int = 0
+    copy_for: float = 0.0
+    floor: int = 0
+    replace_queued: bool = False
+    keep_for: float = KEEP
+
+
+class Holder(NamedTuple):
+    """Who calls a verb. With token 0 it knows the attempt alone, as a parent does that settles for its child."""
+
+    job: int
+    attempt: str
+    token: int = 0
+
+
+class Answer(NamedTuple):
+    """What a claim was told: `lease`, `held` or `completed`."""
+
+    kind: str
+    owner: int
+    token: int = 0
+    state: str = ""
+    attempt: str = ""
+    publish: bool = False
+    starts: int = 0
+    how: str = ""
+
+
+class Shelf:
+    """What the store knows of the key. Equal shelves are one object, so they hash and compare by identity."""
+
+    __slots__ = ("attempt", "attempts", "copy", "entry", "live", "memo", "mover", "owner", "receipts", "state", "token")
+
+    def __init__(self, entry: Kept | None, receipts: tuple[Receipt | None, ...]) -> None:
+        self.entry = entry
+        self.receipts = receipts
+        self.state = entry.state if entry else ""
+        self.owner = _index(entry.owner) if entry else -1
+        self.token = entry.token if entry else 0
+        self.attempt = entry.attempt if entry else ""
+        # A running entry names the copy that goes on, a queued one the attempt that was last told to publish.
+        self.copy = int(entry.copy) if entry and entry.copy and entry.state == "running" else 0
+        self.mover = entry.copy if entry and entry.state == "queued" else ""
+        requeued_by = entry.requeued_by if entry else ""
+        self.attempts = {self.attempt, self.mover, requeued_by, *[kept.attempt for kept in receipts if kept]}
+        self.live = entry is not None and entry.state in ("queued", "running") and entry.until > NOW
+        self.memo: dict[Any, Any] = {}
+
+    def __repr__(self) -> str:
+        if self.entry is None:
+            return "absent"
+        clock = "" if self.live or self.state in ("free", "done") else ", run out"
+        ends = "".join(f", {NAMES[job]} {kept.how}" for job, kept in enumerate(self.receipts) if kept)
+        return f"{self.state} {self.entry.owner} t{self.token} by {self.attempt or '-'}{clock}{ends}"
+
+    def how(self, job: int) -> str:
+        """How the store says that the job ended; empty if it does not know of an end."""
+        receipt = self.receipts[job]
+        return receipt.how if receipt and receipt.how != "released" else ""
+
+
+Told = tuple[bool, Shelf]
+
+
+class Store:
+    """The verbs over shelves. *ahead*: the clock is ahead of all tokens; else it stands still and tokens outrun it."""
+
+    def __init__(self, rules: Rules, jobs: int, *, ahead: bool = True, counts_starts: bool = False) -> None:
+        self._rules = rules
+        self._ahead = ahead
+        self._counts_starts = counts_starts
+        self._shelves: dict[tuple[Kept | None, tuple[Receipt | None, ...]], Shelf] = {}
+        self.empty = self._shelf(None, (None,) * jobs)
+
+    # -- verbs ---------------------------------------------------------------------------------------------------------
+
+    def claim(self, shelf: Shelf, ask: Ask, newest: int) -> tuple[Answer, Shelf]:
+        return self._once(shelf, ("claim", ask, newest), lambda: self._claim(shelf, ask, newest))
+
+    def _claim(self, shelf: Shelf, ask: Ask, newest: int) -> tuple[Answer, Shelf]:
+        claim = Claim(
+            KEY,
+            NAMES[ask.job],
+            ask.attempt,
+            state="queued" if ask.state == "queued" else "running",
+            lease=LEASE,
+            keep_for=ask.keep_for,
+            floor=self._value(ask.floor) if ask.floor else 0,
+            reuse=ask.reuse,
+            skip=ask.skip,
+            join=NAMES[ask.join] if ask.join >= 0 else "",
+            replace_queued=ask.replace_queued,
+            copy=str(ask.copy) if ask.copy else "",
+            copy_for=ask.copy_for,
+        )
+        own = shelf.receipts[ask.job] if ask.job != CALLER else None
+        twin = shelf.receipts[ask.join] if ask.join >= 0 else None
+        step = self._rules.claim(claim, self._entry(shelf), own, twin, NOW)
+        return self._answer(step.answer, newest), self._saved(shelf, step, newest)
+
+    def renew(self, shelf: Shelf, holder: Holder) -> Told:
+        return self._verb(
+            shelf, ("renew", holder), lambda entry: self._rules.renew(self._lease(holder), LEASE, entry, NOW)
+        )
+
+    def requeue(self, shelf: Shelf, holder: Holder, *, keep_starts: bool = False) -> Told:
+        def ask(entry: Kept | None) -> Step[bool]:
+            claimant, own = self._claimant(holder), shelf.receipts[holder.job]
+            return self._rules.requeue(
+                claimant, LEASE, entry, NOW, own=own, copy="", copy_for=COPY_FOR, keep_starts=keep_starts
+            )
+
+        return self._verb(shelf, ("requeue", holder, keep_starts), ask)
+
+    def complete(self, shelf: Shelf, holder: Holder, how: How = "succeeded", linger: float = 0.0) -> Told:
+        def ask(entry: Kept | None) -> Step[bool]:
+            ending = Ending(how=how, keep_for=KEEP, linger=linger)
+            return self._rules.complete(self._claimant(holder), ending, entry, shelf.receipts[holder.job], NOW)
+
+        return self._verb(shelf, ("complete", holder, how, linger), ask)
+
+    def release(self, shelf: Shelf, holder: Holder, how: How, linger: float = 0.0, *, anyway: bool = False) -> Told:
+        def ask(entry: Kept | None) -> Step[bool]:
+            ending = Ending(how=how, keep_for=KEEP, linger=linger)
+            own = shelf.receipts[holder.job]
+            return self._rules.release(self._claimant(holder), ending, entry, own, NOW, anyway=anyway)
+
+        return self._verb(shelf, ("release", holder, how, linger, anyway), ask)
+
+    def forget(self, shelf: Shelf, token: int) -> Told:
+        value = self._value(token) if token else 0
+        return self._verb(shelf, ("forget", token), lambda entry: self._rules.forget(entry, value, NOW))
+
+    # -- what is no verb: time, loss, and names that change ------------------------------------------------------------
+
+    def run_out(self, shelf: Shelf) -> Shelf:
+        """The claim's deadline passes; the entry is known still if it outlives its claim."""
+        return self._changed(shelf, "run out", until=PAST)
+
+    def age_copy(self, shelf: Shelf) -> Shelf:
+        """The time passes for which a published copy is trusted to be on its way."""
+        return self._changed(shelf, "age copy", copy_until=PAST)
+
+    def stop_lingering(self, shelf: Shelf) -> Shelf:
+        return self._changed(shelf, "stop lingering", held_until=0)
+
+    def drop_entry(self, shelf: Shelf) -> Shelf:
+        """The entry is forgotten in time; receipts stay."""
+        return self._once(shelf, "drop entry", lambda: self._shelf(None, shelf.receipts))
+
+    def retoken(self, shelf: Shelf, token: int) -> Shelf:
+        return self._changed(shelf, ("token", token), token=token)
+
+    def recopy(self, shelf: Shelf, copy: int) -> Shelf:
+        return self._changed(shelf, ("copy", copy), copy=str(copy) if copy else "")
+
+    def rename(self, shelf: Shelf, names: tuple[tuple[str, str], ...]) -> Shelf:
+        """Attempts are called otherwise from now on."""
+        if not any(old in shelf.attempts for old, _ in names):
+            return shelf
+        return self._once(shelf, ("rename", names), lambda: self._renamed(shelf, dict(names)))
+
+    def _renamed(self, shelf: Shelf, names: dict[str, str]) -> Shelf:
+        entry = shelf.entry
+        if entry is not None:
+            requeued_by = names.get(entry.requeued_by, entry.requeued_by)
+            copy = names.get(entry.copy, entry.copy) if entry.state == "queued" else entry.copy
+            entry = replace(
+                entry,
+                attempt=names.get(entry.attempt, entry.attempt),
+                requeued_by="" if requeued_by == DEAD else requeued_by,
+                copy="" if copy == DEAD else copy,
+            )
+        receipts = tuple(
+            receipt and replace(receipt, attempt=names.get(receipt.attempt, receipt.attempt))
+            for receipt in shelf.receipts
+        )
+        return self._shelf(entry, receipts)
+
+    def _changed(self, shelf: Shelf, name: Any, **changes: Any) -> Shelf:
+        assert shelf.entry is not None
+        entry = shelf.entry
+        return self._once(shelf, name, lambda: self._shelf(replace(entry, **changes), shelf.receipts))
+
+    # -- between the model's words and the rules' ----------------------------------------------------------------------
+
+    def _once(self, shelf: Shelf, name: Any, compute: Callable[[], Known]) -> Known:
+        known: Known | None = shelf.memo.get(name)
+        if known is None:
+            known = shelf.memo[name] = compute()
+        return known
+
+    def _verb(self, shelf: Shelf, name: Any, ask: Callable[[Kept | None], Step[bool]]) -> Told:
+        known: Told | None = shelf.memo.get(name)
+        if known is None:
+            step = ask(self._entry(shelf))
+            known = shelf.memo[name] = step.answer, self._saved(shelf, step, shelf.token)
+        return known
+
+    def _entry(self, shelf: Shelf) -> Kept | None:
+        entry = shelf.entry
+        if entry is None or entry.gone_at <= NOW:
+            return None
+        return replace(entry, token=self._value(entry.token))
+
+    def _claimant(self, holder: Holder) -> Claimant:
+        return self._lease(holder) if holder.token else Claimant(KEY, NAMES[holder.job], holder.attempt)
+
+    def _lease(self, holder: Holder) -> Lease:
+        return Lease(KEY, NAMES[holder.job], holder.attempt, token=self._value(holder.token))
+
+    def _value(self, rank: int) -> int:
+        return rank if self._ahead else NOW + rank - 1
+
+    def _rank(self, token: int, newest: int) -> int:
+        if self._ahead:
+            return newest + 1 if token >= NOW else token
+        return max(0, token - NOW + 1)
+
+    def _answer(self, answer: Lease | Held | Completed, newest: int) -> Answer:
+        owner = _index(answer.owner)
+        if isinstance(answer, Completed):
+            return Answer("completed", owner, how=answer.how)
+        token = self._rank(answer.token, newest)
+        if isinstance(answer, Lease):
+            return Answer("lease", owner, token, answer.state, answer.attempt, starts=answer.starts)
+        return Answer("held", owner, token, answer.state, answer.attempt, answer.publish)
+
+    def _saved(self, shelf: Shelf, step: Step[Any], newest: int) -> Shelf:
+        entry, receipts = shelf.entry, shelf.receipts
+        if step.entry is not None:
+            entry = self._normal(step.entry, newest)
+        if step.receipt is not None:
+            job = _index(step.receipt.owner)
+            receipts = (*receipts[:job], _normal_receipt(step.receipt), *receipts[job + 1 :])
+        return self._shelf(entry, receipts)
+
+    def _normal(self, entry: Kept, newest: int) -> Kept:
+        """What no rule decides by is the same for all; what is counted only for `max_starts` is counted only there."""
+        counted = self._counts_starts
+        return replace(
+            entry,
+            token=self._rank(entry.token, newest),
+            since=NOW,
+            until=LIVE if entry.until > NOW else PAST,
+            starts=entry.starts if counted else 0,
+            deaths=entry.deaths if counted else (),
+            took_over=False,
+            copy_until=_normal_time(entry.copy_until),
+            held_until=LIVE if entry.held_until > NOW else 0,
+        )
+
+    def _shelf(self, entry: Kept | None, receipts: tuple[Receipt | None, ...]) -> Shelf:
+        if entry is not None and entry.gone_at <= NOW:
+            entry = None
+        shelf = self._shelves.get((entry, receipts))
+        if shelf is None:
+            shelf = self._shelves[entry, receipts] = Shelf(entry, receipts)
+        return shelf
+
+
+def _normal_receipt(receipt: Receipt) -> Receipt:
+    return replace(receipt, token=0, at=NOW, until=LIVE)
+
+
+def _normal_time(time: int) -> int:
+    if time == 0:
+        return 0
+    return LIVE if time > NOW else PAST
+
+
+def _index(owner: str) -> int:
+    return NAMES.index(owner) if owner else -1
