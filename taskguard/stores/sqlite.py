@@ -120,12 +120,20 @@ class SQLiteStore(Forked):
     # -- verbs ---------------------------------------------------------------------------------------------------
 
     def claim(self, claim: Claim, /) -> Lease | Held | Completed:
-        def step(db: sqlite3.Connection, now: int) -> Lease | Held | Completed:
-            self._purge_at_times(db, now)
+        def answer(db: sqlite3.Connection, now: int) -> Step[Lease | Held | Completed]:
             own = self._receipt(db, claim.key, claim.owner, now)
             twin = self._receipt(db, claim.key, claim.join, now) if claim.join else None
-            return self._save(db, claim.key, self._rules.claim(claim, self._entry(db, claim.key, now), own, twin, now))
+            return self._rules.claim(claim, self._entry(db, claim.key, now), own, twin, now)
 
+        def step(db: sqlite3.Connection, now: int) -> Lease | Held | Completed:
+            self._purge_at_times(db, now)
+            return self._save(db, claim.key, answer(db, now))
+
+        # Whoever waits for a key asks again and again, and is mostly told what it was told before: that takes no write
+        # lock, so that a holder which must renew is not kept waiting by them.
+        seen_now = self._transaction(answer, begin="BEGIN")
+        if seen_now.entry is None and seen_now.receipt is None:
+            return seen_now.answer
         return self._transaction(step)
 
     def renew(self, leases: Sequence[tuple[Lease, float]], /) -> list[bool]:
@@ -239,11 +247,11 @@ class SQLiteStore(Forked):
 
     # -- the connection ------------------------------------------------------------------------------------------
 
-    def _transaction(self, step: Callable[[sqlite3.Connection, int], Answer]) -> Answer:
+    def _transaction(self, step: Callable[[sqlite3.Connection, int], Answer], begin: str = "BEGIN IMMEDIATE") -> Answer:
         def whole(db: sqlite3.Connection) -> Answer:
             try:
                 # IMMEDIATE: the write lock is taken before anything is read, so nobody can slip in between.
-                db.execute("BEGIN IMMEDIATE")
+                db.execute(begin)
                 answer = step(db, self._clock())
                 db.execute("COMMIT")
             except BaseException:  # also a signal's, raised the moment that BEGIN has waited long enough

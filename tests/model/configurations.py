@@ -36,7 +36,7 @@ CONFIGURATIONS: dict[str, Config] = {
         copy_ages=True,
     ),
     "lost messages": Config(
-        faults=faults("lose", "crash", "publisher", "redeliver"),
+        faults=faults("lose", "publisher"),
         budget=1,
         queue_ends=False,
         duplicates=True,

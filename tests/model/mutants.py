@@ -228,7 +228,7 @@ MUTANTS: dict[str, Mutant] = {
     "revoked only in the queue": Mutant(
         "a revoked job has its receipt whoever holds the key",
         stage.STARTED_AGAIN,
-        replace(TWO, faults=faults("revoke", "redeliver", "crash"), budget=3),
+        replace(ONE, bare=frozenset({0}), faults=faults("revoke", "redeliver", "crash"), budget=3),
         dropped.RevokedOnlyInTheQueue(),
     ),
     "revoked frees the running": Mutant(

@@ -314,8 +314,7 @@ class Workers:
         if worker.asked != "yes" and did:
             return STALE_ACTED if worker.token != world.newest else ""
         if worker.asked != "yes":
-            # A job that has ended meanwhile, because it was revoked, need not go into the queue again.
-            return "" if verb == RETRY and world.shelf.how(worker.job) else _refused(world, worker)
+            return _refused(world, worker)
         # A requeue is remembered with the entry, so only until the key is somebody else's.
         forgotten = worker.lapsed == 2 or (verb == RETRY and worker.token != world.newest)
         return "" if did or forgotten else ANSWERED_OTHERWISE

@@ -117,6 +117,7 @@ def test_a_living_holder_is_renewed_beyond_its_lease(store: Store, worker: Remot
     token = worker.ask("hold", "key", LEASE)
     until = time.monotonic() + 3 * LEASE
     while time.monotonic() < until:
+        time.sleep(0.01)
         answer = store.claim(ask("rival"))
 
         assert isinstance(answer, Held)

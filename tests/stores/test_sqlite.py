@@ -122,7 +122,16 @@ def test_a_file_that_others_keep_busy_is_unavailable(path: Path):
         other.execute("BEGIN IMMEDIATE")
 
         with pytest.raises(StoreUnavailableError, match="timeout"):
-            store.claim(ask("bob"))
+            store.claim(ask("bob", "another key"))
+
+
+def test_who_only_looks_does_not_wait_for_who_writes(path: Path):
+    store = SQLiteStore(path, timeout=0.05)
+    claimed(store, "alice")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        assert isinstance(store.claim(ask("bob")), Held)
 
 
 def test_a_directory_that_is_missing_is_one_clear_error(tmp_path: Path):
@@ -188,7 +197,7 @@ def test_a_signal_while_a_transaction_waits_leaves_no_lock_behind(path: Path):
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.1)  # raised the moment that BEGIN returns
             with pytest.raises(AlarmError):
-                store.claim(ask("bob"))
+                store.claim(ask("bob", "waits for the write lock"))
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
