@@ -414,8 +414,12 @@ class Work:
         self._leave_body()
         self._holding.settling = True
         try:
-            with interrupt.signals_held_back():
-                return self._guard.settle(self.lease, verb, kind, patience=self._holding.remaining)
+            return self._guard.settle(self.lease, verb, kind, patience=self._holding.remaining)
+        except BaseException as error:
+            if interrupt.came_by_signal(error):
+                # A job's time-out, say: whether the end was carried out is unknown, and asking again is safe.
+                self._guard.settle(self.lease, verb, kind)
+            raise
         finally:
             self.abandon()
 

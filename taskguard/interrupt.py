@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from itertools import count
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Protocol
 
 from taskguard import native
@@ -62,26 +62,8 @@ def came_by_signal(error: BaseException) -> bool:
     return False
 
 
-class signals_held_back:  # noqa: N801 - used as a statement
-    """Signals that arrive meanwhile are handled after the block, not within it, as far as other threads let them.
-
-    A job's time-out in the middle of settling would leave its end unknown.
-    """
-
-    def __enter__(self) -> None:
-        self._main = threading.current_thread() is threading.main_thread() and hasattr(signal, "pthread_sigmask")
-        if self._main:
-            self._before = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._main:
-            signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
-
-
 def leave_signals_to_others() -> None:
-    """This thread handles no signal: what is held back in the main thread would else be handled by way of it."""
+    """This thread takes no signal: one that is to interrupt the main thread must reach it."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_BLOCK, _ALL)
 

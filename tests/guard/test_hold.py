@@ -307,6 +307,7 @@ def test_a_storm_of_signals_leaves_nothing_that_is_renewed_for_ever(store: Memor
         raise AlarmError
 
     guard = Guard(store, listeners=[])
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     before = signal.signal(signal.SIGALRM, ring)
     rung = 0
     try:
@@ -324,6 +325,31 @@ def test_a_storm_of_signals_leaves_nothing_that_is_renewed_for_ever(store: Memor
         signal.signal(signal.SIGALRM, before)
     gc.collect()
 
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == masked
     assert rung > 100
     assert len(guard.heartbeat._holdings) == 0
     assert current_fence() is None
+
+
+def test_a_time_out_in_the_middle_of_the_end_does_not_leave_the_key_held(store: MemoryStore):
+    class TimeOutError(Exception):
+        pass
+
+    def ring(*_: object) -> None:
+        raise TimeOutError
+
+    class Slow(MemoryStore):
+        def release(self, *args, **options):
+            time.sleep(0.1)  # it arrives here, before anything was done
+            return super().release(*args, **options)
+
+    slow = Slow()
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        with pytest.raises(TimeOutError), Guard(slow, listeners=[]).hold("key", lease=60):
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+    assert isinstance(slow.claim(ask("other")), Lease)
