@@ -390,10 +390,10 @@ class Work:
         self._guard.heartbeat.drop(self._holding)
         self._holding.lost = True
 
-    def requeue(self, seconds: float, *, copy: str = "", copy_for: float, keep_starts: bool = False) -> bool:
+    def requeue(self, seconds: float, *, copy_for: float, keep_starts: bool = False) -> bool:
         store = self._guard.store
         return self._end(
-            lambda: store.requeue(self.lease, seconds, copy=copy, copy_for=copy_for, keep_starts=keep_starts),
+            lambda: store.requeue(self.lease, seconds, copy_for=copy_for, keep_starts=keep_starts),
             "requeued",
         )
 

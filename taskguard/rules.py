@@ -215,7 +215,6 @@ class Rules:
         now: int,
         *,
         own: Receipt | None = None,
-        copy: str,
         copy_for: float,
         keep_starts: bool,
     ) -> Step[bool]:
@@ -236,7 +235,7 @@ class Rules:
                     since=now if retried else entry.since,
                     until=now + micros(seconds),
                     starts=0 if retried and not keep_starts else entry.starts,
-                    copy=copy,
+                    copy="",
                     copies=1,
                     copy_until=now + micros(copy_for),
                     requeued_by=claimant.attempt,
@@ -373,7 +372,8 @@ def _held(key: str, entry: Kept, now: int, publish: bool) -> Held:
     return Held(
         key,
         entry.owner,
-        entry.attempt,
+        # Who finds an entry queued may mark it; with the attempt of a running one a bystander could end its lease.
+        entry.attempt if entry.state == "queued" else "",
         token=entry.token,
         state=entry.state,
         since=entry.since / MICROS,

@@ -72,7 +72,10 @@ class Lease(Claimant):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held(Claimant):
-    """The key is held: by whom, under which token, in which state, since when and for how long still."""
+    """The key is held: by whom, under which token, in which state, since when and for how long still.
+
+    `attempt` is told of a queued entry only, so that whoever publishes its message can mark it.
+    """
 
     token: int
     state: State
@@ -203,9 +206,7 @@ class Store(Protocol):
         A late holder that nobody replaced is still the holder.
         """
 
-    def requeue(
-        self, claimant: Claimant, seconds: float, /, *, copy: str = "", copy_for: float, keep_starts: bool = False
-    ) -> bool:
+    def requeue(self, claimant: Claimant, seconds: float, /, *, copy_for: float, keep_starts: bool = False) -> bool:
         """The job is in the queue, its message with the broker, and waits there for *seconds* at most.
 
         Ends the lease that it was called with. From running that is a retry, or with *keep_starts* a job whose

@@ -187,7 +187,7 @@ BEGIN
         answer := 'held'; owner := own.twin; attempt := ''; token := own.token; state := 'running';
         since := own.at; remaining := 0; payload := ''; publish := false;
         IF known AND e.state = 'running' AND e.token = own.token THEN
-            attempt := e.attempt; since := e.since; remaining := e.until - now; payload := e.payload;
+            since := e.since; remaining := e.until - now; payload := e.payload;
         END IF;
         RETURN;
     ELSIF own.how <> 'released' OR own.attempt = _attempt THEN
@@ -242,7 +242,9 @@ BEGIN
             PERFORM taskguard.save_receipt_1(
                 _namespace, _key, _owner, _attempt, 'skipped', e.token, now, now + _keep_for, NULL, e.owner, false);
         END IF;
-        answer := 'held'; owner := e.owner; attempt := e.attempt; token := e.token; state := e.state;
+        -- Who finds an entry queued may mark it; with the attempt of a running one a bystander could end its lease.
+        answer := 'held'; owner := e.owner; token := e.token; state := e.state;
+        attempt := CASE WHEN e.state = 'queued' THEN e.attempt ELSE '' END;
         since := e.since; payload := e.payload;
         remaining := CASE WHEN unended THEN e.until ELSE e.held_until END - now;
         RETURN;
@@ -315,7 +317,7 @@ END $$;
 
 CREATE OR REPLACE FUNCTION taskguard.requeue_1(
     _namespace text, _key text, _owner text, _attempt text, _token bigint,
-    _period bigint, _copy text, _copy_for bigint, _keep_starts boolean
+    _period bigint, _copy_for bigint, _keep_starts boolean
 ) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     e taskguard.entry := taskguard.hold_1(_namespace, _key);
@@ -349,7 +351,7 @@ BEGIN
     END IF;
     e.state := 'queued';
     e.until := now + _period;
-    e.copy := _copy; e.copies := 1; e.copy_until := now + _copy_for;
+    e.copy := ''; e.copies := 1; e.copy_until := now + _copy_for;
     PERFORM taskguard.save_1(e);
     RETURN true;
 END $$;

@@ -138,10 +138,8 @@ class RedisStore:
         ]
         return [reply == 1 for reply in self._call_many(self._for_renewal(), _RENEW, calls)]
 
-    def requeue(
-        self, claimant: Claimant, seconds: float, /, *, copy: str = "", copy_for: float, keep_starts: bool = False
-    ) -> bool:
-        args = [*_who(claimant), micros(seconds), copy, micros(copy_for), int(keep_starts)]
+    def requeue(self, claimant: Claimant, seconds: float, /, *, copy_for: float, keep_starts: bool = False) -> bool:
+        args = [*_who(claimant), micros(seconds), micros(copy_for), int(keep_starts)]
         return bool(self._call(_REQUEUE, self._keys(claimant), args) == 1)
 
     def complete(self, claimant: Claimant, ending: Ending, /) -> bool:

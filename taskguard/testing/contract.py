@@ -323,6 +323,16 @@ class StoreContract:
         assert store.renew([(first, LONG)]) == [False]
         assert not store.complete(first, succeeded())
 
+    def test_promise_3_a_bystander_cannot_act_with_what_it_is_told_of_a_running_job(self, store: Store) -> None:
+        lease = claimed(store, "alice")
+        found = store.claim(ask("bob"))
+
+        assert isinstance(found, Held)
+        assert not requeued(store, found)
+        assert not store.release(found, ended())
+        assert not store.complete(found, succeeded())
+        assert store.renew([(lease, LONG)]) == [True]
+
     def test_promise_3_an_attempt_is_only_its_owners(self, store: Store) -> None:
         lease = claimed(store, "alice")
 
@@ -391,7 +401,7 @@ class StoreContract:
 
         assert isinstance(first, Held) and isinstance(again, Held)
         for answer in (first, again):
-            assert (answer.payload, answer.attempt, answer.publish) == ("digest", lease.attempt, False)
+            assert (answer.token, answer.payload, answer.publish) == (lease.token, "digest", False)
         assert again.since == first.since
 
     def test_promise_4_who_was_asked_to_publish_is_asked_so_again(self, store: Store, elapse: Elapse) -> None:

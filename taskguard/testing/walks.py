@@ -114,7 +114,6 @@ class _Walk:
         mine, theirs = self.claimant()
         seconds = self.duration()
         options: dict[str, Any] = {
-            "copy": self.random.choice(("", "copy 1")),
             "copy_for": self.random.choice((OVER, NEVER)),
             "keep_starts": self.random.random() < 0.5,
         }

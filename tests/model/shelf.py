@@ -149,9 +149,7 @@ class Store:
     def requeue(self, shelf: Shelf, holder: Holder, *, keep_starts: bool = False) -> Told:
         def ask(entry: Kept | None) -> Step[bool]:
             claimant, own = self._claimant(holder), shelf.receipts[holder.job]
-            return self._rules.requeue(
-                claimant, LEASE, entry, NOW, own=own, copy="", copy_for=COPY_FOR, keep_starts=keep_starts
-            )
+            return self._rules.requeue(claimant, LEASE, entry, NOW, own=own, copy_for=COPY_FOR, keep_starts=keep_starts)
 
         return self._verb(shelf, ("requeue", holder, keep_starts), ask)
 

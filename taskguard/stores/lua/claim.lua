@@ -100,9 +100,10 @@ end
 
 local function held_by_entry(publish)
     local ends = is_claim(entry) and entry[UNTIL] or entry[HELD_UNTIL]
+    -- Who finds an entry queued may mark it; with the attempt of a running one a bystander could end its lease.
+    local seen = entry[STATE] == 'queued' and entry[ATTEMPT] or ''
     return {
-        'held', entry[OWNER], entry[ATTEMPT], entry[TOKEN], entry[STATE], entry[SINCE], ends - now, entry[PAYLOAD],
-        publish,
+        'held', entry[OWNER], seen, entry[TOKEN], entry[STATE], entry[SINCE], ends - now, entry[PAYLOAD], publish,
     }
 end
 

@@ -1,5 +1,5 @@
 -- KEYS: entry, own receipt
--- ARGV: owner, attempt, token (0: not known), seconds, copy, copy_for, keep_starts
+-- ARGV: owner, attempt, token (0: not known), seconds, copy_for, keep_starts
 -- Answers 1 if the job is in the queue by this attempt, else 0.
 local owner, attempt = ARGV[1], ARGV[2]
 local now = clock()
@@ -19,13 +19,13 @@ if is_claim(entry) and is_newest(entry, owner, attempt, tonumber(ARGV[3])) then
     end
     if entry[STATE] == 'running' then
         entry[SINCE] = now
-        if ARGV[7] ~= '1' then
+        if ARGV[6] ~= '1' then
             entry[STARTS] = 0
         end
     end
     entry[STATE], entry[ATTEMPT], entry[REQUEUED_BY] = 'queued', '', attempt
     entry[UNTIL] = now + tonumber(ARGV[4])
-    entry[COPY], entry[COPIES], entry[COPY_UNTIL] = ARGV[5], 1, now + tonumber(ARGV[6])
+    entry[COPY], entry[COPIES], entry[COPY_UNTIL] = '', 1, now + tonumber(ARGV[5])
     save_entry(KEYS[1], entry, now)
     return 1
 end
