@@ -1,0 +1,148 @@
+"""A claim that was granted: its body runs in a `with` block, and its end is told to the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from taskguard import interrupt
+from taskguard.clocks import since_boot
+from taskguard.errors import LeaseLostError, StoreError
+from taskguard.events import Kind
+from taskguard.fence import Fence, current_fences, make_current
+from taskguard.heartbeat import Holding
+from taskguard.policy import Policy
+from taskguard.store import Ending, How, Lease
+
+if TYPE_CHECKING:
+    from taskguard.guard import Guard
+
+
+class Work:
+    """A granted claim: its body runs in a `with` block, its end is one of the methods below."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        policy: Policy,
+        lease: Lease,
+        asked: float,
+        idempotency_key: str,
+        scheduled_for: datetime | None = None,
+    ) -> None:
+        self._guard = guard
+        self._policy = policy
+        self._asked = asked
+        self._holding = Holding(
+            lease, seconds=policy.lease, asked=asked, on_lost=policy.on_lost, at_most=policy.hold_at_most
+        )
+        self.lease = lease
+        self.fence = Fence(
+            self._holding,
+            store=guard.store,
+            ask=guard.heartbeat.renew_now,
+            idempotency_key=idempotency_key,
+            scheduled_for=scheduled_for,
+        )
+
+    def __enter__(self) -> Fence:
+        if self._policy.on_lost != "continue":
+            self._holding.body = interrupt.enter()
+        self._guard.heartbeat.add(self._holding)
+        make_current((*current_fences(), self.fence))
+        return self.fence
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave_body()
+        lost = self._holding.body.meaning_of(error) if self._holding.body is not None else None
+        if lost is not None:
+            raise lost from None
+
+    def _leave_body(self) -> None:
+        """From here on the body is not interrupted. Again does nothing: an interruption may hit the way out itself."""
+        if self._holding.body is not None:
+            self._holding.body.leave()
+        make_current(tuple(fence for fence in current_fences() if fence is not self.fence))
+
+    def is_own_loss(self, error: BaseException) -> bool:
+        """Whether *error* says that this very claim was lost, and not another one within its body."""
+        return isinstance(error, LeaseLostError) and error.token == self.lease.token and error.key == self.lease.key
+
+    # -- ends ------------------------------------------------------------------------------------------------------
+
+    def succeed(self, value: Any) -> bool:
+        """Keep *value* as the outcome, or at least the fact."""
+        return self.complete("succeeded", self._encoded(self._guard.outcomes.encode, value))
+
+    def fail(self, error: BaseException) -> bool:
+        """The work failed for good: the key is free, or done where failures are reused."""
+        outcome = self._encoded(self._guard.outcomes.encode_error, error)
+        if self._policy.on_done == "reuse":
+            return self.complete("failed", outcome)
+        return self.release("failed", outcome)
+
+    def complete(self, how: How, outcome: bytes | None) -> bool:
+        ending = self._ending(how, outcome)
+        kind: Kind = "completed" if how == "succeeded" else "failed"
+        return self._end(lambda: self._guard.store.complete(self.lease, ending), kind)
+
+    def release(self, how: How = "released", outcome: bytes | None = None) -> bool:
+        ending = self._ending(how, outcome)
+        kind: Kind = "failed" if how == "failed" else "released"
+        return self._end(lambda: self._guard.store.release(self.lease, ending), kind)
+
+    def release_quietly(self) -> bool:
+        """Free the key; if the store fails, which is told, the lease runs out by itself."""
+        try:
+            return self.release()
+        except StoreError:
+            return True
+
+    def fail_quietly(self, error: BaseException) -> bool:
+        """The work failed, and that is what its caller must see, also if the store fails too, which is told."""
+        try:
+            return self.fail(error)
+        except StoreError:
+            return True
+
+    def abandon(self) -> None:
+        """Stop renewing, whatever became of the end."""
+        self._guard.heartbeat.drop(self._holding)
+        self._holding.lost = True
+
+    def requeue(self, seconds: float, *, copy_for: float, keep_starts: bool = False) -> bool:
+        store = self._guard.store
+        return self._end(
+            lambda: store.requeue(self.lease, seconds, copy_for=copy_for, keep_starts=keep_starts),
+            "requeued",
+        )
+
+    def _encoded(self, encode: Callable[[Any], bytes], value: Any) -> bytes | None:
+        try:
+            return encode(value)
+        except Exception as why:  # whatever an object does when it is written down: the work is done all the same
+            self._guard.tell("not_kept", self.lease, token=self.lease.token, detail=str(why))
+            return None
+
+    def _ending(self, how: How, outcome: bytes | None) -> Ending:
+        held = since_boot() - self._asked
+        linger = max(0.0, (self._policy.hold_at_least or 0.0) - held)
+        return Ending(how=how, keep_for=self._policy.keep, outcome=outcome, linger=linger)
+
+    def _end(self, verb: Callable[[], bool], kind: Kind) -> bool:
+        # Renewed until the store has answered: one that is slow to answer must not cost the lease.
+        self._leave_body()
+        self._holding.settling = True
+        try:
+            return self._guard.settle(self.lease, verb, kind, patience=self._holding.remaining)
+        except BaseException as error:
+            if interrupt.came_by_signal(error):
+                # A job's time-out, say: whether the end was carried out is unknown, and asking again is safe.
+                self._guard.settle(self.lease, verb, kind)
+            raise
+        finally:
+            self.abandon()
