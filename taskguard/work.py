@@ -125,6 +125,8 @@ class Work:
         try:
             return encode(value)
         except Exception as why:  # whatever an object does when it is written down: the work is done all the same
+            if interrupt.came_by_signal(why):
+                raise
             self._guard.tell("not_kept", self.lease, token=self.lease.token, detail=str(why))
             return None
 
