@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -143,8 +144,10 @@ class Work:
             return self._guard.settle(self.lease, verb, kind, patience=self._holding.remaining)
         except BaseException as error:
             if interrupt.came_by_signal(error):
-                # A job's time-out, say: whether the end was carried out is unknown, and asking again is safe.
-                self._guard.settle(self.lease, verb, kind)
+                # A job's time-out, say: whether the end was carried out is unknown, and asking again is safe. Should
+                # the store fail too, which is told, the time-out is still what must be seen.
+                with suppress(StoreError):
+                    self._guard.settle(self.lease, verb, kind)
             raise
         finally:
             self.abandon()

@@ -354,3 +354,30 @@ def test_a_time_out_in_the_middle_of_the_end_does_not_leave_the_key_held(store: 
         signal.signal(signal.SIGALRM, before)
 
     assert isinstance(slow.claim(ask("other")), Lease)
+
+
+def test_a_time_out_in_the_middle_of_the_end_is_seen_though_the_store_fails_too():
+    class TimeOutError(Exception):
+        pass
+
+    def ring(*_: object) -> None:
+        raise TimeOutError
+
+    class SlowThenDown(MemoryStore):
+        asked = 0
+
+        def release(self, *args, **options):
+            self.asked += 1
+            if self.asked > 1:
+                raise StoreUnavailableError("store", "down")
+            time.sleep(0.1)  # it arrives here
+            return super().release(*args, **options)
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        guard = Guard(SlowThenDown(), listeners=[], patience=0.1)
+        with pytest.raises(TimeOutError), guard.hold("key", lease=60):
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
