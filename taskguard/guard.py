@@ -187,11 +187,12 @@ class Guard:
     # -- the engine ------------------------------------------------------------------------------------------------
 
     def new_claim(self, key: str, owner: str, policy: Policy, **options: Any) -> Claim:
-        """A claim of *owner* under a new attempt."""
+        """A claim of *owner*, under a new attempt where none is given."""
         if not 0 <= options.get("floor", 0) < TOKEN_LIMIT - 1:
             raise ConfigurationError(f"floor={options['floor']} is no token: tokens are below 2**53")
-        options = {"reuse": _REUSE[policy.on_done], **options}
-        return Claim(key, owner, new_attempt(), lease=policy.lease, keep_for=policy.keep, **options)
+        attempt = options.pop("attempt", "") or new_attempt()
+        options = {"reuse": _REUSE[policy.on_done], "lease": policy.lease, "keep_for": policy.keep, **options}
+        return Claim(key, owner, attempt, **options)
 
     def begin(
         self,
@@ -201,12 +202,13 @@ class Guard:
         idempotency_key: str | None = None,
         scheduled_for: datetime | None = None,
         tell: bool = True,
+        patience: float | None = None,
     ) -> Work | Held | Completed:
         """Ask for the key, to run the body now if it is granted.
 
         Raises `TooManyStartsError`, after ending the job for good, if its workers died too often.
         """
-        asked, answer = self.ask(claim, tell=tell)
+        asked, answer = self.ask(claim, tell=tell, patience=patience)
         if not isinstance(answer, Lease):
             return answer
         work = Work(self, policy, answer, asked, idempotency_key or claim.owner, scheduled_for)
@@ -217,7 +219,9 @@ class Guard:
             raise error
         return work
 
-    def ask(self, claim: Claim, *, tell: bool = True) -> tuple[float, Lease | Held | Completed]:
+    def ask(
+        self, claim: Claim, *, tell: bool = True, patience: float | None = None
+    ) -> tuple[float, Lease | Held | Completed]:
         """The store's answer, and the moment before the question that it answers left.
 
         A reply that was lost is not an answer: the same claim is asked again, and gets its own lease back.
@@ -226,7 +230,7 @@ class Guard:
         def once() -> tuple[float, Lease | Held | Completed]:
             return since_boot(), self.store.claim(claim)
 
-        asked, answer = self._patiently(once, claim, self.patience)
+        asked, answer = self._patiently(once, claim, self.patience if patience is None else patience)
         if tell:
             self._tell_of_answer(claim, answer)
         return asked, answer

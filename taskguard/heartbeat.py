@@ -7,14 +7,13 @@ holds a lease.
 
 from __future__ import annotations
 
-import atexit
-import logging
 import random
 import weakref
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from taskguard import interrupt, native
+from taskguard.alarm import Alarm
 from taskguard.clocks import since_boot, valid_until
 from taskguard.errors import LeaseLostError, StoreError, StoreUnavailableError
 from taskguard.forks import Forked, watch_forks
@@ -29,11 +28,6 @@ ALMOST_DUE = 0.1
 RETRY_AFTER = 0.1
 """A renewal that failed is tried again after about this part of the time between two renewals."""
 SHORTEST_RENEWAL = 0.01
-LONGEST_SLEEP = 3600.0
-IDLE = 60.0
-"""With nothing to renew for so long, the thread ends; the next lease starts another."""
-
-_logger = logging.getLogger("taskguard")
 
 
 class Holding:
@@ -107,8 +101,8 @@ class Heartbeat(Forked):
         # Weakly: whoever holds it keeps it. What a signal tore away on its way out is not renewed for ever.
         self._holdings: weakref.WeakSet[Holding] = weakref.WeakSet()
         self._lock = native.allocate_lock()
-        self._renewer = _Alarm(self._renew_due, self._next_renewal)
-        self._doubter = _Alarm(self._doubt_due, self._next_doubt)
+        self._renewer = Alarm(self._renew_due, self._next_renewal)
+        self._doubter = Alarm(self._doubt_due, self._next_doubt)
 
     def add(self, holding: Holding) -> None:
         with self._lock:
@@ -204,63 +198,3 @@ class Heartbeat(Forked):
             if holding.valid_until <= now:
                 self._tell(holding, "unsure", "the store did not answer in time")
                 holding.doubt()
-
-
-class _Alarm:
-    """A thread that calls *work* whenever the moment that *upcoming* names has come."""
-
-    def __init__(self, work: Callable[[float], None], upcoming: Callable[[], float | None]) -> None:
-        self._work = work
-        self._upcoming = upcoming
-        self._state = native.allocate_lock()
-        self._bell = native.allocate_lock()
-        self._bell.acquire()
-        self._sleeps_until: float | None = None
-        self._started = False
-        self._stopped = False
-        _alarms.add(self)
-
-    def ring_by(self, moment: float) -> None:
-        with self._state:
-            if not self._started:
-                native.start_thread(self._run)
-                self._started = True
-            elif self._sleeps_until is not None and moment < self._sleeps_until and self._bell.locked():
-                self._bell.release()
-
-    def stop(self) -> None:
-        """The process ends: a thread that is frozen with a lock in its hands would keep others waiting for it."""
-        self._stopped = True
-        self.ring_by(0.0)
-
-    def _run(self) -> None:
-        interrupt.leave_signals_to_others()
-        while self._slept() and not self._stopped:
-            try:
-                self._work(since_boot())
-            except BaseException:  # a thread that died would take all leases with it
-                _logger.exception("the heartbeat goes on after an error of its own")
-
-    def _slept(self) -> bool:
-        """Wait for the next moment; False if there was none to wait for, and the thread is to end."""
-        with self._state:
-            upcoming = self._upcoming()
-            now = since_boot()
-            self._sleeps_until = now + IDLE if upcoming is None else min(upcoming, now + LONGEST_SLEEP)
-            pause = self._sleeps_until - now
-        rang = pause <= 0 or self._bell.acquire(True, pause)
-        with self._state:
-            self._sleeps_until = None
-            if not rang and upcoming is None and self._upcoming() is None:
-                self._started = False
-            return self._started
-
-
-_alarms: weakref.WeakSet[_Alarm] = weakref.WeakSet()
-
-
-@atexit.register
-def _stop_all() -> None:
-    for alarm in list(_alarms):
-        if alarm._started:
-            alarm.stop()

@@ -170,7 +170,10 @@ class Rules:
         receipt = None
         if ask.skip and entry.owner != ask.owner and entry.state != "queued":
             receipt = self.skipped(ask, entry, now)
-        return Step(_held(ask.key, entry, now, publish), noted, receipt)
+        answer = _held(ask.key, entry, now, publish)
+        if publish and entry.owner == ask.owner and entry.state == "running":
+            answer = replace(answer, stamp=stamp_of(noted or entry))
+        return Step(answer, noted, receipt)
 
     def skipped(self, ask: Claim, entry: Kept, now: int) -> Receipt:
         until = now + micros(ask.keep_for)
@@ -182,9 +185,13 @@ class Rules:
         if entry.owner == ask.owner:
             if entry.state == "queued":
                 return None, True
-            if ask.copy and (overdue or entry.copy == ask.copy):
-                return replace(entry, copy=ask.copy, copy_until=now + micros(ask.copy_for)), True
-            return None, False
+            if not ask.copy or not (overdue or entry.copy == ask.copy):
+                return None, False
+            if ask.copy_for <= 0 or ask.stamp != stamp_of(entry):
+                # Not published yet: a name given now would outlive a worker that dies before it is. Or published, and
+                # perhaps dropped already in favour of a copy that was named meanwhile.
+                return None, True
+            return replace(entry, copy=ask.copy, copy_until=now + micros(ask.copy_for)), True
         if entry.state != "queued" or ask.copy_for <= 0:
             return None, False
         if entry.copy_until == 0 or entry.copy == ask.attempt:  # not published yet; or asked again, the reply was lost
@@ -244,6 +251,14 @@ class Rules:
         mine = entry.owner == claimant.owner and entry.requeued_by == claimant.attempt
         return Step(mine and claimant.attempt != "")
 
+    def mark(
+        self, claimant: Claimant, seconds: float, entry: Kept | None, now: int, *, own: Receipt | None, copy_for: float
+    ) -> Step[bool]:
+        # Who marks has never run the job: a running entry that it could take for its own is left alone all the same.
+        if entry is not None and entry.state == "running" and self.is_newest(claimant, entry):
+            return Step(False)
+        return self.requeue(claimant, seconds, entry, now, own=own, copy_for=copy_for, keep_starts=True)
+
     def complete(
         self, claimant: Claimant, ending: Ending, entry: Kept | None, own: Receipt | None, now: int
     ) -> Step[bool]:
@@ -268,7 +283,8 @@ class Rules:
         if anyway:
             if own is None or own.how == "released":
                 return Step(True, None, self.receipt(claimant, ending, None, now))
-            return Step(True)
+            answers = ending.answered and own.how == ending.how  # whoever it was that ended it
+            return Step(True, None, replace(own, answered=True) if answers else None)
         return self.told_before(claimant, ending, own)
 
     def may_free(self, claimant: Claimant, entry: Kept, anyway: bool) -> bool:
@@ -331,6 +347,11 @@ def micros(seconds: float) -> int:
 def token_of(claimant: Claimant) -> int:
     """The token the claimant knows of; 0 for one that settles for a dead process and knows the attempt alone."""
     return claimant.token if isinstance(claimant, (Lease, Held)) else 0
+
+
+def stamp_of(entry: Kept) -> str:
+    """Changes with each grant of the key and with each copy that is named."""
+    return f"{entry.token}:{entry.copy_until}"
 
 
 def seen(key: str, entry: Kept, now: int) -> Entry:

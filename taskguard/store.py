@@ -53,9 +53,19 @@ class Claim(Claimant):
     payload: str = ""
     """A digest of all arguments, so that one key used for two different calls is noticed."""
     copy: str = ""
-    """The name of the message in hand, if it can be put back: one copy of a running job's message goes on."""
+    """The name of the message in hand, if it can be put back: one copy of a running job's message goes on.
+
+    A worker asks twice: first whether this copy is to go on; and when it is with the broker again, under the same
+    attempt and with the `stamp` it was told, to name it in the entry. A copy that was named first and never published,
+    because its worker died, would have the others dropped in its favour.
+    """
     copy_for: float = 0.0
-    """How long a published copy is trusted to be on its way before somebody publishes another."""
+    """How long a published copy is trusted to be on its way before somebody publishes another.
+
+    0: this claim names no copy, and publishes for no other owner that is queued.
+    """
+    stamp: str = ""
+    """The `Held.stamp` that told this copy to go on; given back once the copy is published, and names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +95,14 @@ class Held(Claimant):
     publish: bool = False
     """The caller is the one to publish the holder's message (again): nobody is known to have done so lately.
 
-    If the holder is the caller's own job, running elsewhere: the copy in hand is the one that goes on; false means
-    that another copy is on its way and this one can be dropped.
+    If the holder is the caller's own job, running elsewhere: the copy in hand goes on, as none is known to be on its
+    way or it is the one that is; false means that another copy is, and this one can be dropped.
+    """
+    stamp: str = ""
+    """With a copy that goes on: what the next claim gives back to name it.
+
+    It changes when the key is granted or a copy is named, and then names nothing: the copy that was to be named may
+    have been dropped in the meantime, for the other one.
     """
 
 
@@ -167,12 +183,12 @@ class Store(Protocol):
        store was first used: still one 64-bit integer, still rising. Only data loss (or a retention that is over)
        *and* a clock that falls back together can break this; then the resource refuses, and its high-water mark,
        passed as `floor` with the next claim, heals it.
-    3. `renew`, `requeue`, `complete`, `release` act while *that lease's token* is the newest granted, and say whether
-       they did; `requeue` ends the lease it was called with; `renew` acts on a running entry only; on an absent entry
-       every verb but `claim` is refused. A late holder can never touch its successor; a late holder that nobody
-       replaced may still finish. Whoever settles a job for a dead process (a parent for its child) names the attempt
-       that died, never the owner alone: the same owner may already be running again elsewhere. If no entry runs under
-       that attempt, nothing is settled.
+    3. `renew`, `requeue`, `mark`, `complete`, `release` act while *that lease's token* is the newest granted, and say
+       whether they did; `requeue` ends the lease it was called with; `renew` acts on a running entry only, `mark` on a
+       queued one only; on an absent entry every verb but `claim` is refused. A late holder can never touch its
+       successor; a late holder that nobody replaced may still finish. Whoever settles a job for a dead process (a
+       parent for its child) names the attempt that died, never the owner alone: the same owner may already be running
+       again elsewhere. If no entry runs under that attempt, nothing is settled.
     4. A claim repeated with the same attempt id gets its own lease back; every verb repeated after a lost reply
        answers as the first time did. A reply lost on the wire is "unknown", never "held": the same claim is asked
        again, and a job is never locked out of its own work. The client's own blind retries are switched off.
@@ -210,7 +226,15 @@ class Store(Protocol):
         """The job is in the queue, its message with the broker, and waits there for *seconds* at most.
 
         Ends the lease that it was called with. From running that is a retry, or with *keep_starts* a job whose
-        worker died. From queued it is the mark of a publisher, or of the duplicate that published in its place.
+        worker died. From queued it is the mark of a publisher, or of the duplicate that published in its place; who
+        has published many uses `mark`.
+        """
+
+    def mark(self, published: Sequence[tuple[Claimant, float]], /, *, copy_for: float) -> list[bool]:
+        """The messages of these queued entries are with the broker; each waits for its number of seconds at most.
+
+        The `requeue` of a queued entry, for many in one exchange. False for each that is not queued under that attempt
+        (any more): a job that its worker has started meanwhile goes on. Each is a step of its own.
         """
 
     def complete(self, claimant: Claimant, ending: Ending, /) -> bool:
@@ -220,7 +244,8 @@ class Store(Protocol):
         """The key is free, and the owner has its receipt.
 
         *anyway*: the job ends here whoever holds the key (it was revoked, or expired). It gets its receipt, if it
-        has none yet, and the key is freed also if it is queued for that owner.
+        has none yet, and the key is freed also if it is queued for that owner. A receipt that says the same end can
+        be added `answered` so.
         """
 
     def get(self, key: str, /) -> Entry | None:

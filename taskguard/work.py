@@ -36,6 +36,8 @@ class Work:
         self._guard = guard
         self._policy = policy
         self._asked = asked
+        self.patience = 0.0
+        """How long a silent store is asked at the end, if that is longer than the guard's patience and the lease."""
         self._holding = Holding(
             lease, seconds=policy.lease, asked=asked, on_lost=policy.on_lost, at_most=policy.hold_at_most
         )
@@ -141,7 +143,7 @@ class Work:
         self._leave_body()
         self._holding.settling = True
         try:
-            return self._guard.settle(self.lease, verb, kind, patience=self._holding.remaining)
+            return self._guard.settle(self.lease, verb, kind, patience=max(self.patience, self._holding.remaining))
         except BaseException as error:
             if interrupt.came_by_signal(error):
                 # A job's time-out, say: whether the end was carried out is unknown, and asking again is safe. Should

@@ -47,6 +47,9 @@ class NaiveStore:
     def requeue(self, claimant: Claimant, seconds: float, /, **_: Any) -> bool:
         return True
 
+    def mark(self, published: Sequence[tuple[Claimant, float]], /, **_: Any) -> list[bool]:
+        return [True] * len(published)
+
     def complete(self, claimant: Claimant, ending: Ending, /) -> bool:
         return self.forget(claimant.key)
 

@@ -77,6 +77,16 @@ class MemoryStore(Forked):
             )
             return self._save(claimant, step)
 
+    def mark(self, published: Sequence[tuple[Claimant, float]], /, *, copy_for: float) -> list[bool]:
+        with self._lock:
+            now = self._clock()
+            return [self._mark(claimant, seconds, copy_for, now) for claimant, seconds in published]
+
+    def _mark(self, claimant: Claimant, seconds: float, copy_for: float, now: int) -> bool:
+        entry = self._entry(claimant.key, now)
+        own = self._receipt(claimant.key, claimant.owner, now)
+        return self._save(claimant, self._rules.mark(claimant, seconds, entry, now, own=own, copy_for=copy_for))
+
     def complete(self, claimant: Claimant, ending: Ending, /) -> bool:
         with self._lock:
             now = self._clock()

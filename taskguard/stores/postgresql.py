@@ -132,6 +132,21 @@ class PostgresStore(Forked):
         how = {"period": micros(seconds), "copy_for": micros(copy_for), "keep_starts": keep_starts}
         return bool(self._call("requeue_1", **self._who(claimant), **how).requeue_1)
 
+    def mark(self, published: Sequence[tuple[Claimant, float]], /, *, copy_for: float) -> list[bool]:
+        if not published:
+            return []
+        row = self._call(
+            "mark_1",
+            namespace=self._namespace,
+            keys=[claimant.key for claimant, _ in published],
+            owners=[claimant.owner for claimant, _ in published],
+            attempts=[claimant.attempt for claimant, _ in published],
+            tokens=[token_of(claimant) for claimant, _ in published],
+            periods=[micros(seconds) for _, seconds in published],
+            copy_for=micros(copy_for),
+        )
+        return list(row.mark_1)
+
     def complete(self, claimant: Claimant, ending: Ending, /) -> bool:
         return self._end(claimant, ending, state="done", anyway=False)
 
@@ -376,6 +391,7 @@ def _answer(key: str, row: Any) -> Lease | Held | Completed:
             remaining=row.remaining / MICROS,
             payload=row.payload,
             publish=row.publish,
+            stamp=row.stamp,
         )
     return Completed(
         key=key,

@@ -152,14 +152,15 @@ $$;
 
 
 -- answer: 'lease'      with owner, attempt, token, state, starts, took_over
---         'held'       with owner, attempt, token, state, since, remaining, payload, publish
+--         'held'       with owner, attempt, token, state, since, remaining, payload, publish, stamp
 --         'completed'  with owner, how, token, since, outcome, twin, answered, payload
 CREATE OR REPLACE FUNCTION taskguard.claim_1(
     _namespace text, _key text, _owner text, _attempt text, _state text, _lease bigint, _keep_for bigint, _floor bigint,
     _reuse text, _skip boolean, _join text, _replace_queued boolean, _payload text, _copy text, _copy_for bigint,
+    _stamp text,
     OUT answer text, OUT owner text, OUT attempt text, OUT token bigint, OUT state text, OUT since bigint,
     OUT remaining bigint, OUT starts integer, OUT took_over boolean, OUT payload text, OUT publish boolean,
-    OUT how text, OUT outcome bytea, OUT twin text, OUT answered boolean
+    OUT stamp text, OUT how text, OUT outcome bytea, OUT twin text, OUT answered boolean
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     e taskguard.entry := taskguard.hold_1(_namespace, _key);
@@ -185,7 +186,7 @@ BEGIN
     own := taskguard.receipt_1(_namespace, _key, _owner, now);
     IF own.how = 'skipped' AND own.attempt = _attempt THEN
         answer := 'held'; owner := own.twin; attempt := ''; token := own.token; state := 'running';
-        since := own.at; remaining := 0; payload := ''; publish := false;
+        since := own.at; remaining := 0; payload := ''; publish := false; stamp := '';
         IF known AND e.state = 'running' AND e.token = own.token THEN
             since := e.since; remaining := e.until - now; payload := e.payload;
         END IF;
@@ -217,15 +218,20 @@ BEGIN
     IF (live AND NOT (e.state = 'queued' AND (
             (mine AND _state = 'running' AND e.requeued_by <> _attempt) OR (NOT mine AND _replace_queued))))
        OR (known AND NOT unended AND NOT mine AND e.held_until > now) THEN
-        publish := false;
+        publish := false; stamp := '';
         IF mine THEN
             IF e.state = 'queued' THEN
                 publish := true;
             ELSIF _copy <> '' AND (e.copy_until <= now OR e.copy = _copy) THEN
                 publish := true;
-                e.copy := _copy;
-                e.copy_until := now + _copy_for;
-                PERFORM taskguard.save_1(e);
+                -- Else it is not published yet: a name given now would outlive a worker that dies before it is. Or
+                -- published, and perhaps dropped already in favour of a copy that was named meanwhile.
+                IF _copy_for > 0 AND _stamp = e.token || ':' || e.copy_until THEN
+                    e.copy := _copy;
+                    e.copy_until := now + _copy_for;
+                    PERFORM taskguard.save_1(e);
+                END IF;
+                stamp := e.token || ':' || e.copy_until;
             END IF;
         ELSIF e.state = 'queued' AND _copy_for > 0 THEN
             IF e.copy_until = 0 OR e.copy = _attempt THEN    -- not published yet; or asked again, the reply was lost
@@ -357,6 +363,33 @@ BEGIN
 END $$;
 
 
+-- The requeue of many queued entries, as renew_1 is told them; a running one is left alone. One answer for each.
+CREATE OR REPLACE FUNCTION taskguard.mark_1(
+    _namespace text, _keys text[], _owners text[], _attempts text[], _tokens bigint[], _periods bigint[],
+    _copy_for bigint
+) RETURNS boolean[] LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    e taskguard.entry;
+    held text[];
+    answers boolean[] := '{}';
+BEGIN
+    -- In the one order, as renewals do. What has no row by now was not there to be marked.
+    SELECT array_agg(key) INTO held FROM (
+        SELECT key FROM taskguard.entry WHERE namespace = _namespace AND key = ANY (_keys) ORDER BY key FOR UPDATE
+    ) AS rows;
+    FOR n IN 1 .. cardinality(_keys) LOOP
+        SELECT * INTO e FROM taskguard.entry WHERE namespace = _namespace AND key = _keys[n] AND key = ANY (held);
+        answers := answers || CASE
+            WHEN NOT FOUND THEN false
+            WHEN e.state = 'running' AND taskguard.is_newest_1(e, _owners[n], _attempts[n], _tokens[n]) THEN false
+            ELSE taskguard.requeue_1(
+                _namespace, _keys[n], _owners[n], _attempts[n], _tokens[n], _periods[n], _copy_for, true)
+        END;
+    END LOOP;
+    RETURN answers;
+END $$;
+
+
 -- complete: _state is 'done'. release: _state is 'free'; _anyway if the job ends here whoever holds the key.
 CREATE OR REPLACE FUNCTION taskguard.end_1(
     _namespace text, _key text, _owner text, _attempt text, _token bigint, _state text, _anyway boolean,
@@ -395,6 +428,8 @@ BEGIN
         END IF;
         RETURN false;
     ELSIF own.how <> 'released' THEN
+        UPDATE taskguard.receipt SET answered = true  -- whoever it was that ended it
+            WHERE _answered AND own.how = _how AND namespace = _namespace AND key = _key AND owner = _owner;
         RETURN true;
     END IF;
     PERFORM taskguard.save_receipt_1(

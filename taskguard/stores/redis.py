@@ -142,6 +142,13 @@ class RedisStore:
         args = [*_who(claimant), micros(seconds), micros(copy_for), int(keep_starts)]
         return bool(self._call(_REQUEUE, self._keys(claimant), args) == 1)
 
+    def mark(self, published: Sequence[tuple[Claimant, float]], /, *, copy_for: float) -> list[bool]:
+        calls = [
+            (self._keys(claimant), [*_who(claimant), micros(seconds), micros(copy_for), 1, 1])
+            for claimant, seconds in published
+        ]
+        return [reply == 1 for reply in self._call_many(self._connections, _REQUEUE, calls)]
+
     def complete(self, claimant: Claimant, ending: Ending, /) -> bool:
         return bool(self._call(_COMPLETE, self._keys(claimant), [*_who(claimant), *_how(ending)]) == 1)
 
@@ -378,13 +385,14 @@ def _rare(claim: Claim) -> list[Any]:
         claim.payload,
         claim.copy,
         micros(claim.copy_for),
+        claim.stamp,
         claim.join,
     ]
-    return rare if rare != [0, "nothing", 0, 0, "", "", 0, ""] else []
+    return rare if rare != [0, "nothing", 0, 0, "", "", 0, "", ""] else []
 
 
 def _held(key: str, reply: Any) -> Held:
-    _, owner, attempt, token, state, since, remaining, payload, publish = reply
+    _, owner, attempt, token, state, since, remaining, payload, publish, stamp = reply
     return Held(
         key,
         owner.decode(),
@@ -395,6 +403,7 @@ def _held(key: str, reply: Any) -> Held:
         remaining=remaining / MICROS,
         payload=payload.decode(),
         publish=bool(publish),
+        stamp=stamp.decode(),
     )
 
 

@@ -156,6 +156,17 @@ class SQLiteStore(Forked):
 
         return self._transaction(step)
 
+    def mark(self, published: Sequence[tuple[Claimant, float]], /, *, copy_for: float) -> list[bool]:
+        def marked(db: sqlite3.Connection, now: int, claimant: Claimant, seconds: float) -> bool:
+            entry = self._entry(db, claimant.key, now)
+            own = self._receipt(db, claimant.key, claimant.owner, now)
+            step = self._rules.mark(claimant, seconds, entry, now, own=own, copy_for=copy_for)
+            return self._save(db, claimant.key, step)
+
+        return self._transaction(
+            lambda db, now: [marked(db, now, claimant, seconds) for claimant, seconds in published]
+        )
+
     def complete(self, claimant: Claimant, ending: Ending, /) -> bool:
         def step(db: sqlite3.Connection, now: int) -> bool:
             own = self._receipt(db, claimant.key, claimant.owner, now)

@@ -67,6 +67,22 @@ def requeued(store: Store, claimant: Claimant, **options: Any) -> bool:
     return store.requeue(claimant, LONG, **{"copy_for": LONG, **options})
 
 
+def goes_on(store: Store, copy: str, copy_for: float = 0.0) -> bool:
+    """Whether this copy of a message of alice's, who is running, is told to go on."""
+    answer = store.claim(ask("alice", copy=copy, copy_for=copy_for))
+    assert isinstance(answer, Held), answer
+    return answer.publish
+
+
+def name_copy(store: Store, copy: str, copy_for: float = LONG) -> None:
+    """What a worker does: ask, publish, ask again."""
+    request = ask("alice", copy=copy)
+    told = store.claim(request)
+    assert isinstance(told, Held) and told.publish
+    named = store.claim(replace(request, copy_for=copy_for, stamp=told.stamp))
+    assert isinstance(named, Held) and named.publish
+
+
 def attempt_of(lease: Claimant) -> Claimant:
     """What a parent knows of its child: the attempt, not the token."""
     return Claimant(lease.key, lease.owner, lease.attempt)
@@ -547,6 +563,17 @@ class StoreContract:
         assert isinstance(store.claim(ask("bob")), Lease)  # nobody waits for a job that nobody will run
         assert self.how(store, "alice") == "revoked"
 
+    def test_promise_5_who_did_not_end_a_job_can_say_that_it_was_answered(self, store: Store) -> None:
+        store.complete(claimed(store, "alice"), succeeded(b"kept"))
+        other = Claimant("key", "alice", uuid4().hex)
+
+        assert store.release(other, ended("failed", answered=True), anyway=True)
+        told = store.claim(ask("alice"))
+        assert isinstance(told, Completed) and not told.answered
+        assert store.release(other, ended("succeeded", answered=True), anyway=True)
+        told = store.claim(ask("alice"))
+        assert isinstance(told, Completed) and told.answered and told.outcome == b"kept"
+
     def test_promise_5_a_job_that_ends_anyway_keeps_the_end_it_had(self, store: Store) -> None:
         store.complete(claimed(store, "alice"), succeeded(b"1"))
         store.release(Claimant("key", "alice", uuid4().hex), ended("revoked"), anyway=True)
@@ -862,21 +889,154 @@ class StoreContract:
 
         assert isinstance(answer, Held) and answer.publish
 
+    def test_promise_1_a_copy_of_a_running_jobs_message_is_not_named_before_it_is_published(self, store: Store) -> None:
+        claimed(store, "alice")
+
+        for copy_for in (0.0, LONG):
+            assert goes_on(store, "first", copy_for=copy_for)
+            assert goes_on(store, "second", copy_for=copy_for)
+
     def test_promise_1_one_copy_of_a_running_jobs_message_goes_on(self, store: Store) -> None:
         claimed(store, "alice")
-        first = store.claim(ask("alice", copy="first", copy_for=LONG))
-        second = store.claim(ask("alice", copy="second", copy_for=LONG))
-        first_again = store.claim(ask("alice", copy="first", copy_for=LONG))
+        name_copy(store, "first")
 
-        assert [isinstance(a, Held) and a.publish for a in (first, second, first_again)] == [True, False, True]
+        assert not goes_on(store, "second")
+        assert goes_on(store, "first")
+
+    def test_promise_1_a_named_copy_stays_named_as_it_goes_on(self, store: Store) -> None:
+        claimed(store, "alice")
+        for _ in range(2):
+            name_copy(store, "first")
+
+        assert not goes_on(store, "second")
 
     def test_promise_1_a_copy_that_is_overdue_gives_way_to_the_next(self, store: Store, elapse: Elapse) -> None:
         claimed(store, "alice")
-        store.claim(ask("alice", copy="first", copy_for=SHORT))
+        name_copy(store, "first", copy_for=SHORT)
         elapse(PAST)
-        second = store.claim(ask("alice", copy="second", copy_for=LONG))
+        name_copy(store, "second")
 
-        assert isinstance(second, Held) and second.publish
+        assert not goes_on(store, "first")
+
+    def test_promise_1_a_copy_is_not_named_if_another_was_in_the_meantime(self, store: Store, elapse: Elapse) -> None:
+        claimed(store, "alice")
+        slow = ask("alice", copy="slow", copy_for=LONG)
+        told = store.claim(slow)
+        name_copy(store, "first", copy_for=SHORT)  # and now the slow one is dropped, where it comes
+        elapse(PAST)
+
+        assert isinstance(told, Held)
+        store.claim(replace(slow, stamp=told.stamp))
+        assert goes_on(store, "first")
+
+    def test_promise_1_a_copy_is_not_named_if_the_job_was_started_again_in_the_meantime(
+        self, store: Store, elapse: Elapse
+    ) -> None:
+        claimed(store, "alice", lease=SHORT)
+        slow = ask("alice", copy="slow", copy_for=LONG)
+        told = store.claim(slow)
+        elapse(PAST)
+        claimed(store, "alice")
+
+        assert isinstance(told, Held)
+        store.claim(replace(slow, stamp=told.stamp))
+        assert goes_on(store, "first")
+
+    def test_promise_1_who_names_its_copy_is_granted_the_key_if_it_is_free_by_then(self, store: Store) -> None:
+        running = claimed(store, "alice")
+        request = ask("alice", copy="first")
+        told = store.claim(request)
+        requeued(store, running)
+
+        assert isinstance(told, Held)
+        assert isinstance(store.claim(replace(request, copy_for=LONG, stamp=told.stamp)), Lease)
+
+    def test_promise_4_who_named_its_copy_is_told_the_same_again(self, store: Store) -> None:
+        claimed(store, "alice")
+        request = ask("alice", copy="first", copy_for=LONG)
+        told = store.claim(request)
+        assert isinstance(told, Held)
+
+        for _ in range(2):
+            answer = store.claim(replace(request, stamp=told.stamp))
+            assert isinstance(answer, Held) and answer.publish
+        assert not goes_on(store, "second")
+
+    # -- many messages published at once ---------------------------------------------------------------------------
+
+    def test_promise_1_several_entries_are_marked_in_one_call(self, store: Store) -> None:
+        queued = [claimed(store, "alice", key, state="queued") for key in ("a", "b", "c")]
+
+        assert store.mark([(lease, LONG) for lease in reversed(queued)], copy_for=LONG) == [True] * 3
+        for lease in queued:
+            found = store.claim(ask("bob", lease.key, state="queued", copy_for=LONG))
+            assert isinstance(found, Held) and not found.publish
+
+    def test_promise_1_nothing_is_marked_by_an_empty_call(self, store: Store) -> None:
+        assert store.mark([], copy_for=LONG) == []
+
+    def test_promise_1_each_marked_entry_waits_for_its_own_time(self, store: Store, elapse: Elapse) -> None:
+        short, long = (claimed(store, "alice", key, state="queued") for key in ("short", "long"))
+        store.mark([(short, SHORT), (long, LONG)], copy_for=LONG)
+        elapse(PAST)
+
+        assert isinstance(store.claim(ask("bob", "short")), Lease)
+        assert isinstance(store.claim(ask("bob", "long")), Held)
+
+    def test_promise_1_a_marked_entry_is_overdue_in_time(self, store: Store, elapse: Elapse) -> None:
+        store.mark([(claimed(store, "alice", state="queued"), LONG)], copy_for=SHORT)
+        elapse(PAST)
+        found = store.claim(ask("bob", state="queued", copy_for=LONG))
+
+        assert isinstance(found, Held) and found.publish
+
+    def test_promise_1_a_duplicate_marks_what_it_has_published(self, store: Store) -> None:
+        queued = claimed(store, "alice", state="queued")
+        found = store.claim(ask("bob", state="queued", copy_for=LONG))
+
+        assert isinstance(found, Held)
+        assert store.mark([(found, LONG)], copy_for=LONG) == [True]
+        assert store.mark([(queued, LONG)], copy_for=LONG) == [True]
+
+    def test_promise_3_a_job_that_was_started_is_not_marked_and_the_others_are(self, store: Store) -> None:
+        queued = [claimed(store, "alice", key, state="queued") for key in ("a", "b", "c")]
+        running = claimed(store, "alice", "b")
+        absent = Lease("absent", "alice", uuid4().hex, token=7)
+        marks: list[tuple[Claimant, float]] = [(lease, LONG) for lease in (*queued, absent)]
+
+        assert store.mark(marks, copy_for=LONG) == [True, False, True, False]
+        assert store.renew([(running, LONG)]) == [True]
+        assert store.get("absent") is None
+
+    def test_promise_3_a_running_entry_is_not_marked_even_by_its_holder(self, store: Store) -> None:
+        running = claimed(store, "alice")
+
+        assert store.mark([(running, LONG), (attempt_of(running), LONG)], copy_for=LONG) == [False, False]
+        assert store.renew([(running, LONG)]) == [True]
+
+    def test_promise_3_a_publisher_cannot_mark_its_successor(self, store: Store, elapse: Elapse) -> None:
+        stale = claimed(store, "alice", state="queued", lease=SHORT)
+        elapse(PAST)
+        claimed(store, "bob", state="queued")
+
+        assert store.mark([(stale, LONG)], copy_for=LONG) == [False]
+
+    def test_promise_4_marks_are_answered_the_same_again(self, store: Store) -> None:
+        queued = [claimed(store, "alice", key, state="queued") for key in ("a", "b")]
+        marks = [(lease, LONG) for lease in queued]
+        store.mark(marks, copy_for=LONG)
+        running = claimed(store, "alice", "b")
+
+        assert store.mark(marks, copy_for=LONG) == [True, True]
+        assert store.renew([(running, LONG)]) == [True]
+
+    def test_promise_5_a_job_that_has_ended_elsewhere_is_not_marked_as_waiting(self, store: Store) -> None:
+        store.release(Claimant("key", "alice", uuid4().hex), RELEASED, anyway=True)
+        queued = claimed(store, "alice", state="queued")
+        store.release(Claimant("key", "alice", uuid4().hex), ended("revoked"), anyway=True)
+
+        assert store.mark([(queued, LONG)], copy_for=LONG) == [False]
+        assert isinstance(store.claim(ask("bob")), Lease)
 
     # -- looking -------------------------------------------------------------------------------------------------
 

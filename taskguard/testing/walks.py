@@ -36,13 +36,25 @@ class _Walk:
         self.prefix = f"walk {seed} "
         self.claimants: list[tuple[Claimant, Claimant]] = []  # as the store, and as the rules gave them
         self.requests: list[Claim] = []
+        self.told: list[tuple[Claim, Held, Held]] = []  # copies that go on
         self.tokens: dict[int, int] = {}
         self.way: list[str] = []
 
     def step(self) -> None:
         verb = self.random.choices(
-            (self.claim, self.repeat, self.renew, self.requeue, self.complete, self.release, self.forget, self.look),
-            (30, 5, 8, 12, 12, 14, 2, 10),
+            (
+                self.claim,
+                self.repeat,
+                self.name_copy,
+                self.renew,
+                self.requeue,
+                self.mark,
+                self.complete,
+                self.release,
+                self.forget,
+                self.look,
+            ),
+            (30, 5, 6, 8, 8, 6, 12, 14, 2, 10),
         )[0]
         verb()
         self.now += round(STEP * 1e6)
@@ -89,9 +101,17 @@ class _Walk:
         if self.requests:
             self.ask(self.random.choice(self.requests[-4:]))
 
-    def ask(self, request: Claim) -> None:
-        got, expected = self.store.claim(request), self.model.claim(request)
+    def name_copy(self) -> None:
+        """One that was told to let its copy go on says that it is published."""
+        for request, got, expected in reversed(self.told[-2:]):
+            request = replace(request, copy_for=self.random.choice((0.0, OVER, NEVER)))
+            self.ask(replace(request, stamp=got.stamp), replace(request, stamp=expected.stamp))
+
+    def ask(self, request: Claim, to_model: Claim | None = None) -> None:
+        got, expected = self.store.claim(request), self.model.claim(to_model or request)
         self.compare(f"claim {request}", got, expected)
+        if isinstance(got, Held) and isinstance(expected, Held) and got.stamp:
+            self.told.append((request, got, expected))
         if not isinstance(got, Completed) and not isinstance(expected, Completed):
             self.claimants.append((got, expected))
 
@@ -119,6 +139,13 @@ class _Walk:
         }
         got = self.store.requeue(mine, seconds, **options)
         self.compare(f"requeue {mine} {seconds} {options}", got, self.model.requeue(theirs, seconds, **options))
+
+    def mark(self) -> None:
+        pairs = [self.claimant() for _ in self.claimants[-4:]]
+        seconds, copy_for = [self.duration() for _ in pairs], self.random.choice((OVER, NEVER))
+        got = self.store.mark([(mine, s) for (mine, _), s in zip(pairs, seconds, strict=True)], copy_for=copy_for)
+        marks = [(theirs, s) for (_, theirs), s in zip(pairs, seconds, strict=True)]
+        self.compare(f"mark {pairs} {seconds} {copy_for}", got, self.model.mark(marks, copy_for=copy_for))
 
     def complete(self) -> None:
         if self.claimants:
@@ -162,6 +189,8 @@ class _Walk:
         changes: dict[str, Any] = {"token": 0}
         if isinstance(answer, (Held, Entry)):
             changes |= {"since": 0.0, "remaining": float(answer.remaining > 0)}
+            if isinstance(answer, Held):
+                changes["stamp"] = "told" if answer.stamp else ""
         elif isinstance(answer, Completed):
             changes["at"] = 0.0
         return replace(answer, **changes)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from taskguard import Event, Guard, LeaseLostError, StoreError, StoreUnavailableError, heartbeat
+from taskguard import Event, Guard, LeaseLostError, StoreError, StoreUnavailableError, alarm
 from taskguard.clocks import since_boot
 from taskguard.heartbeat import Heartbeat, Holding
 from taskguard.store import Held, Lease
@@ -180,7 +180,7 @@ def test_a_forked_child_does_not_renew_its_parents_leases(guard: Guard, store: W
 def test_the_thread_ends_with_nothing_to_do_and_starts_again(
     guard: Guard, store: WatchedStore, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(heartbeat, "IDLE", 0.05)
+    monkeypatch.setattr(alarm, "IDLE", 0.05)
     for _ in range(2):
         with guard.hold("key", lease=0.3):
             before = len(store.renewals)
@@ -195,7 +195,7 @@ def test_a_thread_that_could_not_be_started_is_started_with_the_next_lease(
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patched:
-        patched.setattr(heartbeat.native, "start_thread", fails)
+        patched.setattr(alarm.native, "start_thread", fails)
         with pytest.raises(RuntimeError), guard.hold("key"):
             pytest.fail("entered")
     assert isinstance(store.claim(ask("other")), Lease)  # and the key was given back

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from taskguard.rules import Kept, Receipt, Rules, Step, token_of
+from taskguard.rules import Kept, Receipt, Rules, Step, stamp_of, token_of
 from taskguard.store import Claim, Claimant, Completed, Ending, Held, Lease
 
 ClaimStep = Step[Lease | Held | Completed]
@@ -255,6 +255,11 @@ class NoCopyGoesOn(Rules):
 class NamedCopyIsDropped(Rules):
     def note_copy(self, ask: Claim, entry: Kept, now: int) -> tuple[Kept | None, bool]:
         return super().note_copy(ask, replace(entry, copy="?"), now)
+
+
+class StampIsIgnored(Rules):
+    def note_copy(self, ask: Claim, entry: Kept, now: int) -> tuple[Kept | None, bool]:
+        return super().note_copy(replace(ask, stamp=ask.stamp and stamp_of(entry)), entry, now)
 
 
 class CopyOutlivesItsGrant(Rules):

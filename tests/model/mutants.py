@@ -273,6 +273,24 @@ MUTANTS: dict[str, Mutant] = {
         replace(ONE, faults=faults("crash"), budget=1),
         dropped.CopyOutlivesItsGrant(),
     ),
+    "named before published": Mutant(
+        "a copy is published, then named",
+        stage.JOB_LOST,
+        replace(ONE, faults=faults("published", "redeliver", "crash"), budget=4, retries=1, copy_ages=True),
+        behaviour=Behaviour(names_before_publishing=True),
+    ),
+    "stamp ignored": Mutant(
+        "a copy is not named if another was in the meantime",
+        stage.JOB_LOST,
+        replace(ONE, faults=faults("published", "redeliver", "crash"), budget=3, copy_ages=True),
+        dropped.StampIsIgnored(),
+    ),
+    "never named": Mutant(
+        "a copy that was published is named",
+        stage.COPIES_STAY,
+        replace(ONE, faults=faults("published"), budget=2, endless=frozenset({0})),
+        behaviour=Behaviour(never_names=True),
+    ),
     "every copy goes on": Mutant(
         "the other copies are dropped",
         stage.COPIES_STAY,
@@ -282,14 +300,8 @@ MUTANTS: dict[str, Mutant] = {
     "delivery named anew": Mutant(
         "a redelivered message keeps its name",
         stage.JOB_LOST,
-        replace(ONE, faults=faults("redeliver", "crash"), budget=3),
+        replace(ONE, faults=faults("redeliver", "crash"), budget=4),
         behaviour=Behaviour(names_each_delivery=True),
-    ),
-    "retry named anew": Mutant(
-        "a retry keeps the name of its message",
-        stage.JOB_LOST,
-        replace(ONE, faults=faults("redeliver", "crash"), budget=3, retries=1),
-        behaviour=Behaviour(names_retries_anew=True),
     ),
     "unmarked not published": Mutant(
         "who is answered with an unpublished twin publishes it",

@@ -18,6 +18,7 @@ from tests.model.world import (
     IDLE,
     JOINED_TO,
     KILLED,
+    MAY_BE_GRANTED,
     MISSED,
     OK,
     PUBLISHING,
@@ -128,7 +129,7 @@ class Nature:
 
     def _holder(self, world: World) -> int | None:
         for place, worker in enumerate(world.workers):
-            if worker.token == world.shelf.token and (worker.phase in HOLDING or worker.phase == CLAIM):
+            if worker.token == world.shelf.token and worker.phase in HOLDING | MAY_BE_GRANTED:
                 return place
         return None
 
@@ -170,6 +171,7 @@ class Nature:
         answer, shelf = self._store.claim(world.shelf, ask, world.newest)
         draft = Draft(world)
         draft.shelf, draft.late = shelf, None
+        self._stage.named(draft, world)
         broken = ""
         if answer.kind == "lease":
             if ended_with and ended_with == world.newest:
@@ -187,7 +189,8 @@ class Nature:
             if publisher.phase == CALL and self._stage.publisher_attempt(job) == ask.attempt:
                 draft.set_publisher(job, publisher._replace(token=token))
         for place, worker in enumerate(draft.workers):
-            if worker.phase in (CLAIM, KILLED) and self._stage.worker_attempt(place, worker.job) == ask.attempt:
+            asks = worker.phase in MAY_BE_GRANTED or worker.phase == KILLED
+            if asks and self._stage.worker_attempt(place, worker.job) == ask.attempt:
                 draft.set_worker(place, worker._replace(token=token))
 
     def _freed_by_hand(self, world: World) -> Step:

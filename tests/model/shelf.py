@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
-from taskguard.rules import Kept, Receipt, Rules, Step, micros
+from taskguard.rules import Kept, Receipt, Rules, Step, micros, stamp_of
 from taskguard.store import Claim, Claimant, Completed, Ending, Held, How, Lease, Reuse
 
 Known = TypeVar("Known")
@@ -43,6 +43,9 @@ class Ask(NamedTuple):
     reuse: Reuse = "nothing"
     copy: int = 0
     copy_for: float = 0.0
+    names: bool = False
+    seen: int = 0
+    """The token in the stamp that it gives back, if it names its copy; 0 if no stamp of this entry."""
     floor: int = 0
     replace_queued: bool = False
     keep_for: float = KEEP
@@ -135,11 +138,16 @@ class Store:
             replace_queued=ask.replace_queued,
             copy=str(ask.copy) if ask.copy else "",
             copy_for=ask.copy_for,
+            stamp=self._stamp(shelf, ask) if ask.names else "",
         )
         own = shelf.receipts[ask.job] if ask.job != CALLER else None
         twin = shelf.receipts[ask.join] if ask.join >= 0 else None
         step = self._rules.claim(claim, self._entry(shelf), own, twin, NOW)
         return self._answer(step.answer, newest), self._saved(shelf, step, newest)
+
+    def _stamp(self, shelf: Shelf, ask: Ask) -> str:
+        entry = self._entry(shelf)
+        return stamp_of(entry) if entry and ask.seen == shelf.token else "another"
 
     def renew(self, shelf: Shelf, holder: Holder) -> Told:
         return self._verb(

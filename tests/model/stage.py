@@ -9,6 +9,7 @@ from taskguard.rules import Rules
 from tests.model.shelf import COPY_FOR, DEAD, NAMES, Answer, Ask, Shelf, Store
 from tests.model.world import (
     ACK,
+    ASK_AGAIN,
     BODIES,
     CALL,
     CLAIM,
@@ -22,6 +23,7 @@ from tests.model.world import (
     PLAIN,
     PUBLISH_BARE,
     PUT_BACK,
+    PUT_BACK_COPY,
     REJECT,
     REVOKED,
     REVOKING,
@@ -30,6 +32,7 @@ from tests.model.world import (
     Config,
     Draft,
     Fault,
+    Late,
     Message,
     Publisher,
     Worker,
@@ -130,6 +133,17 @@ class Stage:
         if draft.late is not None and draft.late.ask.attempt == attempt:
             draft.late = draft.late._replace(token=token)
 
+    def named(self, draft: Draft, before: World) -> None:
+        """A copy may have been named: then every stamp that others were told before is void."""
+        now, then = draft.shelf.entry, before.shelf.entry
+        if draft.shelf.copy and now and then and (now.copy, now.copy_until) != (then.copy, then.copy_until):
+            self._void_stamps(draft)
+
+    def _void_stamps(self, draft: Draft) -> None:
+        draft.workers = tuple([worker._replace(seen=0) if worker.seen else worker for worker in draft.workers])
+        if draft.late is not None and draft.late.ask.seen:
+            draft.late = draft.late._replace(ask=draft.late.ask._replace(seen=0))
+
     def to_idle(self, draft: Draft, place: int) -> None:
         draft.set_worker(place, IDLER)
         self.retire(draft, self._workers[place])
@@ -210,6 +224,7 @@ class Stage:
         )
 
     def ask_to_run(self, world: World, worker: Worker, attempt: str, name: int) -> Ask:
+        at_once = self.behaviour.names_before_publishing
         joins = self.joins(world.publishers[worker.job])
         return Ask(
             worker.job,
@@ -220,6 +235,8 @@ class Stage:
             reuse=self.config.reuse,
             copy=name,
             copy_for=COPY_FOR,
+            names=at_once or worker.phase == ASK_AGAIN,
+            seen=world.shelf.token if at_once else worker.seen,
             floor=self._floor(world.newest),
             keep_for=self.behaviour.keep_for,
         )
@@ -235,6 +252,7 @@ class Stage:
     def normal(self, draft: Draft) -> World:
         if self.hurries(draft.faults):
             self._hurry(draft)
+        self._forget_stamps(draft)
         self._rank_tokens(draft)
         for job in self._marked_copies(draft):
             self._number_copies(draft, job)
@@ -270,25 +288,41 @@ class Stage:
                 if phase in (PUT_BACK, CLAIM) or (phase == REJECT and worker.owns):
                     self.publish(draft, worker.job, Message(worker.name))
                 self.to_idle(draft, place)
+            elif phase == PUT_BACK_COPY:
+                name = worker.name or unused_name(draft, worker.job)
+                self.publish(draft, worker.job, Message(name))
+                draft.set_worker(place, worker._replace(phase=ASK_AGAIN, owns=False, name=name))
             elif worker.owns and phase != KILLED:
                 draft.set_worker(place, worker._replace(owns=False))
+
+    def _forget_stamps(self, draft: Draft) -> None:
+        """One of a claim that is over is as good as none: its token does not come again."""
+        token = draft.shelf.token if draft.shelf.state == "running" else 0
+        if any(worker.seen not in (0, token) for worker in draft.workers) or (
+            draft.late is not None and draft.late.ask.seen not in (0, token)
+        ):
+            self._void_stamps(draft)
 
     def _rank_tokens(self, draft: Draft) -> None:
         workers, publishers = draft.workers, draft.publishers
         tokens = {0, draft.newest, draft.shelf.token, draft.operator}
-        tokens.update([worker.token for worker in workers])
+        for worker in workers:
+            tokens.add(worker.token)
+            tokens.add(worker.seen)
         tokens.update([publisher.token for publisher in publishers])
         if draft.late is not None:
             tokens.add(draft.late.token)
+            tokens.add(draft.late.ask.seen)
         if len(tokens) == draft.newest + 1:
             return
         rank = {token: place for place, token in enumerate(sorted(tokens))}
         draft.newest = rank[draft.newest]
         draft.operator = rank[draft.operator]
-        draft.workers = tuple([worker._replace(token=rank[worker.token]) for worker in workers])
+        draft.workers = tuple([worker._replace(token=rank[worker.token], seen=rank[worker.seen]) for worker in workers])
         draft.publishers = tuple([publisher._replace(token=rank[publisher.token]) for publisher in publishers])
         if draft.late is not None:
-            draft.late = draft.late._replace(token=rank[draft.late.token])
+            ask = draft.late.ask
+            draft.late = Late(ask._replace(seen=rank[ask.seen]), rank[draft.late.token])
         if draft.shelf.entry is not None:
             draft.shelf = self.store.retoken(draft.shelf, rank[draft.shelf.token])
 
@@ -343,7 +377,7 @@ class Stage:
             draft.late = draft.late._replace(ask=ask._replace(attempt=dict(names).get(ask.attempt, ask.attempt)))
 
 
-def unused_name(world: World, job: int) -> int:
+def unused_name(world: World | Draft, job: int) -> int:
     wire = world.late.ask.copy if world.late is not None else 0
     in_hand = [worker.name for worker in world.workers if worker.job == job]
     return 1 + max([world.shelf.copy, wire, *in_hand, *[message.name for message in world.broker[job]]])

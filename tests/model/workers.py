@@ -19,9 +19,10 @@ from tests.model.stage import (
 )
 from tests.model.world import (
     ACK,
+    ASK_AGAIN,
+    ASKING,
     BODY,
     CHILD,
-    CLAIM,
     COMPLETE,
     FAIL,
     FAILED,
@@ -30,9 +31,9 @@ from tests.model.world import (
     JOINED_TO,
     KILLED,
     OK,
-    PLAIN,
     PUBLISH_RETRY,
     PUT_BACK,
+    PUT_BACK_COPY,
     REJECT,
     RETRY,
     RETRY_EARLY,
@@ -66,7 +67,7 @@ class Workers:
     def steps_of(self, world: World, place: int) -> Iterator[Step]:
         worker = world.workers[place]
         phase = worker.phase
-        if phase == CLAIM:
+        if phase in ASKING:
             if world.revoked[worker.job] >> place & 1:
                 yield self._drops_revoked(world, place, worker)
             else:
@@ -77,7 +78,7 @@ class Workers:
         elif phase == PUBLISH_RETRY:
             yield from self._renews(world, place, worker)
             yield self._publishes_retry(world, place, worker)
-        elif phase == PUT_BACK:
+        elif phase in (PUT_BACK, PUT_BACK_COPY):
             yield self._puts_back(world, place, worker)
         elif phase == ACK:
             yield self._acks(world, place, worker)
@@ -99,7 +100,7 @@ class Workers:
             yield self._is_redelivered(world, place, worker)
         if poisoned or (worker.phase in CHILD and stage.may(world, "kill")):
             draft = Draft(world)
-            draft.set_worker(place, worker._replace(phase=KILLED, asked=""))
+            draft.set_worker(place, worker._replace(phase=KILLED, asked="", seen=0))
             yield stage.step(f"{_name(place, worker)}: the child is killed", draft, fault=not poisoned)
 
     def _crashes(self, world: World, place: int, worker: Worker, *, fault: bool) -> Step:
@@ -117,9 +118,10 @@ class Workers:
         tag = worker.tag
         if self._config.shared_tags and not tag:
             tag = unused_tag(world, worker.job)
-        name = worker.name if self._behaviour.names_each_delivery else self._same_message(world, worker).name
+        name = self._same_message(world, worker).name
         draft.set_worker(place, worker._replace(owns=False, tag=tag, name=name))
-        broken = self._stage.publish(draft, worker.job, Message(name, tag))
+        again = Message(0 if self._behaviour.names_each_delivery else name, tag)
+        broken = self._stage.publish(draft, worker.job, again)
         label = f"the message of {_name(place, worker)} is delivered again ({worker.phase})"
         return self._stage.step(label, draft, fault=True, broken=broken)
 
@@ -139,11 +141,13 @@ class Workers:
         answer, shelf = self._store.claim(world.shelf, ask, world.newest)
         draft = Draft(world)
         draft.shelf = shelf
+        stage.named(draft, world)
+        worker = draft.workers[place]
         broken = ""
         if answer.kind == "lease" and answer.token != worker.token:
             broken = stage.granted(draft, world, job, answer)
         broken = broken or _asked_again(worker, answer)
-        label = f"{_name(place, worker)} claims: {told(answer)}"
+        label = f"{_name(place, worker)} {worker.phase}: {told(answer)}"
         if shelf is not world.shelf and not worker.asked and stage.may(world, "lost"):
             unheard = draft.copy()
             self._does_not_hear(unheard, place, worker, answer, name)
@@ -152,7 +156,7 @@ class Workers:
             slow = Draft(world)
             slow.late = Late(ask)
             slow.set_worker(place, worker._replace(asked="slow", name=name))
-            yield stage.step(f"{_name(place, worker)} claims, its packet is held up", slow, fault=True)
+            yield stage.step(f"{_name(place, worker)} {worker.phase}, its packet is held up", slow, fault=True)
         if shelf.copy == name:
             worker = worker._replace(name=name)
         broken = self._hears(draft, place, worker, answer) or broken
@@ -188,7 +192,7 @@ class Workers:
     def _is_granted(self, draft: Draft, place: int, worker: Worker, answer: Answer) -> str:
         too_often = 0 < self._config.max_starts < answer.starts and not self._behaviour.ignores_max_starts
         phase = FAIL if too_often else BODY
-        draft.set_worker(place, worker._replace(phase=phase, token=answer.token, lapsed=0, asked=""))
+        draft.set_worker(place, worker._replace(phase=phase, token=answer.token, lapsed=0, asked="", seen=0))
         return "" if too_often else self._stage.started(draft, place)
 
     def _learns_of_an_end(self, draft: Draft, place: int, job: int, answer: Answer) -> None:
@@ -209,8 +213,13 @@ class Workers:
         job, twin = worker.job, answer.owner
         if twin == job:
             goes_on = answer.publish or self._behaviour.puts_back_every_copy
-            drops = not goes_on or self._behaviour.drops_own_running
-            self._is_settled(draft, place, worker, ACK if drops else PUT_BACK)
+            if not goes_on or self._behaviour.drops_own_running or worker.phase == ASK_AGAIN:
+                self._is_settled(draft, place, worker, ACK)
+            elif self._behaviour.names_before_publishing or self._behaviour.never_names:
+                self._is_settled(draft, place, worker, PUT_BACK)
+            else:
+                back = worker._replace(phase=PUT_BACK_COPY, token=0, lapsed=0, asked="", seen=answer.token)
+                draft.set_worker(place, back)
             return ""
         broken = self._stands_in(draft, answer) if answer.publish else ""
         skips = self._config.policy != "wait" and not self._stage.joins(draft.publishers[job])
@@ -219,7 +228,7 @@ class Workers:
             self._is_settled(draft, place, worker, ACK)
         else:
             # Waiting for another job, it is an ordinary message; only copies of a running job are told apart.
-            self._is_settled(draft, place, worker, PUT_BACK)
+            self._is_settled(draft, place, worker, ACK if worker.phase == ASK_AGAIN else PUT_BACK)
         return broken
 
     def _stands_in(self, draft: Draft, answer: Answer) -> str:
@@ -232,7 +241,7 @@ class Workers:
 
     def _is_settled(self, draft: Draft, place: int, worker: Worker, phase: str) -> None:
         """It has no more to ask for this delivery: its attempt is over."""
-        draft.set_worker(place, worker._replace(phase=phase, token=0, lapsed=0, asked=""))
+        draft.set_worker(place, worker._replace(phase=phase, token=0, lapsed=0, asked="", seen=0))
         self._stage.retire(draft, self._stage.worker_attempt(place, worker.job))
 
     # -- the body ------------------------------------------------------------------------------------------------------
@@ -337,7 +346,7 @@ class Workers:
             return self._stage.step(f"{name} acks before its retry", draft)
         message = self._same_message(world, worker)
         self._is_settled(draft, place, worker._replace(name=message.name), ACK)
-        broken = self._stage.publish(draft, worker.job, PLAIN if self._behaviour.names_retries_anew else message)
+        broken = self._stage.publish(draft, worker.job, message)
         return self._stage.step(f"{name} publishes the retry", draft, broken=broken)
 
     def _same_message(self, world: World, worker: Worker) -> Message:
@@ -351,7 +360,8 @@ class Workers:
             draft.set_worker(place, worker._replace(owns=False))
             return self._stage.step(f"{name} acks before it puts back", draft)
         message = self._same_message(world, worker)
-        draft.set_worker(place, worker._replace(phase=ACK, name=message.name))
+        phase = ASK_AGAIN if worker.phase == PUT_BACK_COPY else ACK
+        draft.set_worker(place, worker._replace(phase=phase, name=message.name))
         broken = self._stage.publish(draft, worker.job, message)
         return self._stage.step(f"{name} puts its message back", draft, broken=broken)
 

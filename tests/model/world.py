@@ -33,6 +33,8 @@ RETRY = "requeues for a retry"
 RETRY_EARLY = "published its retry early"
 PUBLISH_RETRY = "publishes the retry"
 PUT_BACK = "puts back"
+PUT_BACK_COPY = "puts a copy back"
+ASK_AGAIN = "asks again, with its copy back"
 ACK = "acks"
 KILLED = "child killed"
 REJECT = "gives the message back"
@@ -41,7 +43,10 @@ TERMINATED = "child terminated"
 BODIES = frozenset({BODY, RETRY_EARLY})
 HOLDING = frozenset({BODY, RETRY_EARLY, COMPLETE, FAIL, RETRY})
 """A child is there that holds the lease, or may not know yet that it gave it back."""
-CHILD = HOLDING | {CLAIM, PUBLISH_RETRY, PUT_BACK}
+ASKING = frozenset({CLAIM, ASK_AGAIN})
+MAY_BE_GRANTED = ASKING | {PUT_BACK_COPY}
+"""It asks with its attempt still, and a packet that comes late may be granted the key under it."""
+CHILD = HOLDING | MAY_BE_GRANTED | {PUBLISH_RETRY, PUT_BACK}
 PUBLISHING = frozenset({CALL, PUBLISH, PUBLISH_JOINER, PUBLISH_BARE, MARK, STAND_IN, STAND_IN_MARK, WITHDRAW})
 
 # How a job really ended. A twin follows as one digit.
@@ -92,6 +97,8 @@ class Worker(NamedTuple):
     name: int = 0
     tag: int = 0
     asked: str = ""
+    seen: int = 0
+    """The token of the entry that told its copy to go on; 0 once another copy was named."""
 
 
 IDLER = Worker(IDLE)
@@ -239,8 +246,9 @@ class Behaviour:
     attempt_in_message: bool = False
     drops_own_running: bool = False
     puts_back_every_copy: bool = False
+    names_before_publishing: bool = False
+    never_names: bool = False
     names_each_delivery: bool = False
-    names_retries_anew: bool = False
     gives_way_by_dropping: bool = False
     never_marks: bool = False
     stand_in_never_marks: bool = False

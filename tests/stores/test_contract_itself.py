@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from taskguard.rules import Kept, Rules, Step
+from taskguard.rules import Kept, Rules, Step, stamp_of
 from taskguard.store import Claim, Entry, Lease
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing import StoreContract
@@ -179,6 +179,41 @@ class EveryDuplicatePublishes(MemoryStore):
     class rules(Rules):
         def note_copy(self, ask: Claim, entry: Kept, now: int) -> tuple[None, bool]:
             return None, super().note_copy(ask, entry, now)[1]
+
+
+class NamesACopyBeforeItIsPublished(MemoryStore):
+    breaks = 1
+
+    class rules(Rules):
+        def note_copy(self, ask: Claim, entry: Kept, now: int) -> tuple[Kept | None, bool]:
+            return super().note_copy(replace(ask, copy_for=ask.copy_for or 1.0, stamp=stamp_of(entry)), entry, now)
+
+
+class NamesACopyThatMayBeGone(MemoryStore):
+    breaks = 1
+
+    class rules(Rules):
+        def note_copy(self, ask: Claim, entry: Kept, now: int) -> tuple[Kept | None, bool]:
+            return super().note_copy(replace(ask, stamp=ask.stamp and stamp_of(entry)), entry, now)
+
+
+class MarksARunningEntry(MemoryStore):
+    breaks = 3
+
+    class rules(Rules):
+        def mark(self, *args: Any, **options: Any) -> Step[bool]:
+            return self.requeue(*args, **options, keep_starts=True)
+
+
+class MarksAllOrNothing(MemoryStore):
+    breaks = 3
+
+    def mark(self, published: Any, /, *, copy_for: float) -> list[bool]:
+        before = dict(self._entries)
+        marked = super().mark(published, copy_for=copy_for)
+        if not all(marked):
+            self._entries = before
+        return [all(marked)] * len(marked)
 
 
 class FreesWhatRunsElsewhere(MemoryStore):

@@ -1,14 +1,14 @@
 -- KEYS: entry, own receipt, [receipt of the twin to join]
 -- ARGV: owner, attempt, state, lease, keep_for,
---       [floor, reuse, skip, replace_queued, payload, copy, copy_for, owner of the twin]
+--       [floor, reuse, skip, replace_queued, payload, copy, copy_for, stamp, owner of the twin]
 -- Answers {'lease', token, starts, took_over}
---      or {'held', owner, attempt, token, state, since, remaining, payload, publish}
+--      or {'held', owner, attempt, token, state, since, remaining, payload, publish, stamp}
 --      or {'completed', owner, how, token, at, outcome, twin, answered, payload}
 local owner, attempt, state = ARGV[1], ARGV[2], ARGV[3]
 local lease, keep = tonumber(ARGV[4]), tonumber(ARGV[5])
 local floor, reuse = tonumber(ARGV[6] or '0'), ARGV[7] or 'nothing'
 local skip, replace_queued, payload = ARGV[8] == '1', ARGV[9] == '1', ARGV[10] or ''
-local copy, copy_for, join = ARGV[11] or '', tonumber(ARGV[12] or '0'), ARGV[13]
+local copy, copy_for, stamp, join = ARGV[11] or '', tonumber(ARGV[12] or '0'), ARGV[13], ARGV[14]
 
 local now = clock()
 local entry = load_entry(KEYS[1], now)
@@ -68,6 +68,11 @@ local function grant()
     return leased(granted)
 end
 
+-- Changes with each grant of the key and with each copy that is named.
+local function stamp_of_entry()
+    return string.format('%.0f:%.0f', entry[TOKEN], entry[COPY_UNTIL])
+end
+
 -- Whether the caller is to publish the holder's message; whoever moves the stamp is the one.
 local function note_copy()
     local overdue = entry[COPY_UNTIL] <= now
@@ -75,12 +80,16 @@ local function note_copy()
         if entry[STATE] == 'queued' then
             return 1
         end
-        if copy ~= '' and (overdue or entry[COPY] == copy) then
+        if copy == '' or not (overdue or entry[COPY] == copy) then
+            return 0
+        end
+        -- Else it is not published yet: a name given now would outlive a worker that dies before it is. Or published,
+        -- and perhaps dropped already in favour of a copy that was named meanwhile.
+        if copy_for > 0 and stamp == stamp_of_entry() then
             entry[COPY], entry[COPY_UNTIL] = copy, now + copy_for
             save_entry(KEYS[1], entry, now)
-            return 1
         end
-        return 0
+        return 1
     end
     if entry[STATE] ~= 'queued' or copy_for <= 0 then
         return 0
@@ -102,8 +111,10 @@ local function held_by_entry(publish)
     local ends = is_claim(entry) and entry[UNTIL] or entry[HELD_UNTIL]
     -- Who finds an entry queued may mark it; with the attempt of a running one a bystander could end its lease.
     local seen = entry[STATE] == 'queued' and entry[ATTEMPT] or ''
+    local goes_on = publish == 1 and entry[OWNER] == owner and entry[STATE] == 'running'
     return {
         'held', entry[OWNER], seen, entry[TOKEN], entry[STATE], entry[SINCE], ends - now, entry[PAYLOAD], publish,
+        goes_on and stamp_of_entry() or '',
     }
 end
 
@@ -128,7 +139,7 @@ if own and (own[R_HOW] ~= 'released' or own[R_ATTEMPT] == attempt) then
         if entry and entry[TOKEN] == own[R_TOKEN] and entry[STATE] == 'running' then
             return held_by_entry(0)
         end
-        return {'held', own[R_TWIN], '', own[R_TOKEN], 'running', own[R_AT], 0, '', 0}
+        return {'held', own[R_TWIN], '', own[R_TOKEN], 'running', own[R_AT], 0, '', 0, ''}
     end
     return completed(owner, own)
 end

@@ -15,6 +15,9 @@ local own = load_receipt(KEYS[2], now)
 if anyway then
     if not own or own[R_HOW] == 'released' then
         save_receipt(KEYS[2], receipt_of(attempt, nil, how, now), now)
+    elseif how.answered and own[R_HOW] == how.how then  -- whoever it was that ended it
+        own[R_ANSWERED] = true
+        save_receipt(KEYS[2], own, now)
     end
     return 1
 end

@@ -1,5 +1,5 @@
 -- KEYS: entry, own receipt
--- ARGV: owner, attempt, token (0: not known), seconds, copy_for, keep_starts
+-- ARGV: owner, attempt, token (0: not known), seconds, copy_for, keep_starts, [only mark: leave a running entry alone]
 -- Answers 1 if the job is in the queue by this attempt, else 0.
 local owner, attempt = ARGV[1], ARGV[2]
 local now = clock()
@@ -8,6 +8,9 @@ if not entry then
     return 0
 end
 if is_claim(entry) and is_newest(entry, owner, attempt, tonumber(ARGV[3])) then
+    if entry[STATE] == 'running' and ARGV[7] == '1' then
+        return 0
+    end
     local own = load_receipt(KEYS[2], now)
     if own and own[R_HOW] ~= 'released' then
         -- It was revoked at another worker meanwhile: nobody will run it, so nobody is to wait for it.
