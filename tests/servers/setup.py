@@ -16,9 +16,10 @@ from pathlib import Path
 from . import binaries
 from .postgres import PgBouncer, PostgresServer
 from .processes import Server
+from .rabbitmq import RabbitMQServer
 from .redis import FLAVOURS, RedisServer
 
-_PACKAGES = {"redis-7-tls": ["redis-server", "openssl"], "pgbouncer": ["pgbouncer"]}
+_PACKAGES = {"redis-7-tls": ["redis-server", "openssl"], "pgbouncer": ["pgbouncer"], "rabbitmq": ["rabbitmq-server"]}
 _POLICY = Path("/usr/sbin/policy-rc.d")
 
 
@@ -33,7 +34,7 @@ def main() -> None:
 
 def _servers() -> list[Server]:
     postgres = PostgresServer()
-    return [*map(RedisServer, FLAVOURS), postgres, PgBouncer(postgres)]
+    return [*map(RedisServer, FLAVOURS), postgres, PgBouncer(postgres), RabbitMQServer()]
 
 
 def _report(server: Server) -> str:

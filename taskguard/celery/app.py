@@ -1,0 +1,91 @@
+"""What taskguard changes in an app. All of it is here:
+
+1. `app.send_task` is wrapped: every way of publishing comes through it (delay, apply_async, canvas, beat, by name).
+2. `app._task_from_fun` and `app.register_task` are wrapped: a task whose name is in `taskguard_tasks` is guarded as it
+   is made. (Tasks that were made before are guarded when `install` is called, or when the app is finalized.)
+3. `app._taskguard` holds the settings and the guard, made when first needed.
+
+The wrappers are attributes of that one app; Celery's classes are not touched.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Celery
+
+from taskguard.celery.call import AS_IS, Call
+from taskguard.celery.guarding import ATTRIBUTE, Guarding, is_installed
+from taskguard.celery.headers import IDEMPOTENCY_KEY, without_local
+from taskguard.celery.publish import Publisher
+from taskguard.celery.run import running
+
+_POSITIONAL = ("countdown", "eta", "task_id", "producer", "connection", "router", "result_cls", "expires")
+
+
+def install(app: Celery, **settings: Any) -> Celery:
+    """Let *app* guard its tasks.
+
+    Settings are those of `app.conf.taskguard_*`, without the prefix. Called again without settings it does nothing.
+    """
+    if not is_installed(app):
+        _install(app)
+    guarding: Guarding = getattr(app, ATTRIBUTE)
+    guarding.give(settings)
+    return app
+
+
+def _install(app: Celery) -> None:
+    guarding = Guarding(app, app.send_task)
+    setattr(app, ATTRIBUTE, guarding)
+    publisher = Publisher(guarding)
+
+    def send_task(name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
+        options.update(zip(_POSITIONAL, rest, strict=False))
+        key = options.pop("idempotency_key", None)
+        if key is not None:
+            options["headers"] = {**(options.get("headers") or {}), IDEMPOTENCY_KEY: key}
+        if options.get("headers"):
+            options["headers"] = without_local(options["headers"])
+        as_is = options.pop(AS_IS, False)
+        call = Call(guarding.send, name, args, kwargs, options)
+        if as_is:
+            return call.publish()
+        run = running()
+        if run is not None and run.id == options.get("task_id"):
+            return run.hold_back(call)
+        task = options.get("task_type") or _task_named(app, name)
+        guarded = getattr(task, "taskguard", None)
+        return call.publish() if guarded is None else publisher.call(guarded, call)
+
+    app.send_task = send_task
+    _guard_by_name(app, guarding)
+
+
+def _task_named(app: Celery, name: str) -> Any:
+    """The task, if its code is here; else the worker asks."""
+    tasks = app.tasks if app.finalized or app.autofinalize else app._tasks
+    return tasks.get(name)
+
+
+def _guard_by_name(app: Celery, guarding: Guarding) -> None:
+    from taskguard.celery.task import guard_by_options  # which needs `install`
+
+    make, register = app._task_from_fun, app.register_task
+
+    def guard(task: Any) -> Any:
+        options = guarding.options_for(task.name)
+        if options is not None:
+            guard_by_options(task, options)
+        return task
+
+    def guard_all(**_: Any) -> None:
+        for task in list(app._tasks.values()):
+            guard(task)
+
+    app._task_from_fun = lambda *args, **options: guard(make(*args, **options))
+    app.register_task = lambda *args, **options: guard(register(*args, **options))
+    if app.finalized:
+        guard_all()
+    else:
+        app.on_after_finalize.connect(guard_all, weak=False)

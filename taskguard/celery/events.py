@@ -1,0 +1,45 @@
+"""What the guard decides, as events of Celery: `celery events` and Flower show duplicates as they show failures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Celery
+from celery._state import get_current_worker_task
+
+from taskguard.celery.headers import EVENTS
+from taskguard.events import Event
+
+SENT = frozenset({"duplicate", "reused", "took_over", "refused", "wait_timeout", "too_many_starts"})
+
+
+class CeleryEvents:
+    """A listener of the app's guard. Sends `task-duplicate`, `task-reused` … where the app sends events at all."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+
+    def __call__(self, event: Event) -> None:
+        if event.kind not in SENT:
+            return
+        task = get_current_worker_task()
+        if task is not None and task.request.id == event.owner:
+            if getattr(task.request, EVENTS, False):
+                task.send_event(_name(event), name=task.name, **_facts(event))
+        elif event.kind == "duplicate" and self._app.conf.task_send_sent_event:
+            with self._app.events.default_dispatcher() as dispatcher:
+                dispatcher.send(_name(event), uuid=event.owner, **_facts(event))
+
+
+def _name(event: Event) -> str:
+    return f"task-{event.kind.replace('_', '-')}"
+
+
+def _facts(event: Event) -> dict[str, Any]:
+    return {
+        "key": event.key,
+        "holder": event.holder,
+        "holder_state": event.state,
+        "since": event.since,
+        "token": event.token,
+    }

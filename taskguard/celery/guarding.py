@@ -1,0 +1,169 @@
+"""What taskguard keeps for one app, and for one task of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any
+
+from celery import Celery
+
+from taskguard.celery.events import CeleryEvents
+from taskguard.celery.identity import Identity
+from taskguard.celery.marks import Marks
+from taskguard.celery.outcomes import AppOutcomes
+from taskguard.celery.places import place_of, run_of
+from taskguard.celery.settings import Settings, checked_names, store_of, visibility_timeout
+from taskguard.errors import ConfigurationError
+from taskguard.guard import Guard
+from taskguard.keys import KeyMaker
+from taskguard.policy import DEFAULT_KEEP, Policy
+from taskguard.signatures import signature_of
+from taskguard.store import Entry
+
+ATTRIBUTE = "_taskguard"
+LONGEST_DELAY = 30.0
+
+
+class Guarding:
+    """One for each app; found on it as `app._taskguard`. Everything is made when it is first needed."""
+
+    def __init__(self, app: Celery, send: Callable[..., Any]) -> None:
+        self.app = app
+        self.send = send
+        """The app's own `send_task`, which asks nobody."""
+        self._given: dict[str, Any] = {}
+
+    def give(self, settings: Mapping[str, Any]) -> None:
+        settings = checked_names(settings)
+        if settings and "settings" in vars(self):
+            raise ConfigurationError(
+                "taskguard is in use in this app already; call install(app, …) before its first task is made or called"
+            )
+        self._given |= settings
+
+    @cached_property
+    def settings(self) -> Settings:
+        # Read late: an app may be configured after its tasks were decorated.
+        return Settings.of(self.app, self._given)
+
+    @cached_property
+    def outcomes(self) -> AppOutcomes:
+        return AppOutcomes(self.app)
+
+    @cached_property
+    def guard(self) -> Guard:
+        store = self.settings.store or store_of(self.app)
+        namespace = self.settings.namespace if isinstance(store, str) else None
+        guard = Guard(store, namespace=namespace, outcomes=self.outcomes)
+        guard.listeners.add(CeleryEvents(self.app))
+        for listener in self.settings.listeners:
+            guard.listeners.add(listener)
+        return guard
+
+    @cached_property
+    def identity(self) -> Identity:
+        return Identity(self.guard)
+
+    @cached_property
+    def marks(self) -> Marks:
+        return Marks(self.guard.store, self.settings.republish_after)
+
+    @cached_property
+    def keep_for(self) -> float:
+        """How long an end is remembered where a task does not say: longer than any message can come back."""
+        return max(DEFAULT_KEEP, 2 * visibility_timeout(self.app))
+
+    @cached_property
+    def longest_delay(self) -> float:
+        """The longest that a message may be put back for: a delay past the visibility timeout would multiply it."""
+        return min(LONGEST_DELAY, visibility_timeout(self.app) / 3)
+
+    @cached_property
+    def results_are_private(self) -> bool:
+        """Whether a result reaches only the process that made the call, so that a twin's handle is of no use."""
+        return str(self.app.conf.result_backend or "").startswith("rpc")
+
+    def options_for(self, name: str) -> Mapping[str, Any] | None:
+        """What `taskguard_tasks` says of the task, if anything; the first pattern that fits counts."""
+        for pattern, options in (self.settings.tasks or {}).items():
+            if fnmatchcase(name, pattern):
+                return options
+        return None
+
+
+class TaskGuard:
+    """What a task was decorated with; `task.taskguard`."""
+
+    def __init__(self, task: Any, policy: Policy, function: Callable[..., Any], *, bound: bool) -> None:
+        self._task = task
+        self._policy = policy
+        self.keys: KeyMaker = policy.keys_for(signature_of(function, bound=bound), task.name)
+
+    @cached_property
+    def guarding(self) -> Guarding:
+        return guarding_of(self._task.app)
+
+    @cached_property
+    def policy(self) -> Policy:
+        if self._policy.keep_for is None:
+            return replace(self._policy, keep_for=max(self.guarding.keep_for, self._policy.lease))
+        return self._policy
+
+    def key(self, *args: Any, **kwargs: Any) -> str:
+        """The key of the call with these arguments."""
+        return self.keys(args, kwargs)
+
+    def get(self, *args: Any, **kwargs: Any) -> Entry | None:
+        """The entry of the call with these arguments: the running job's, else the queued one's."""
+        store = self.guarding.guard.store
+        found = None
+        for name in self._entries(args, kwargs):
+            found = store.get(name) or found
+            if found is not None and found.state in ("queued", "running") and found.remaining > 0:
+                return found
+        return found
+
+    def release(self, *args: Any, **kwargs: Any) -> bool:
+        """Free the key of the call with these arguments, by hand; whoever holds it is told that it lost it."""
+        store = self.guarding.guard.store
+        freed = [store.forget(name) for name in self._entries(args, kwargs)]
+        return any(freed)
+
+    def _entries(self, args: Any, kwargs: Any) -> list[str]:
+        key = self.keys(args, kwargs)
+        names = {run_of(self.policy, key, ""), place_of(self.policy, key)} if self.policy.hold != "queued" else {key}
+        return sorted(names - {""})
+
+
+def guarding_of(app: Celery) -> Guarding:
+    found = getattr(app, ATTRIBUTE, None)
+    if not isinstance(found, Guarding):
+        raise ConfigurationError(
+            f"taskguard is not installed in {app!r}; call taskguard.celery.install(app) where the app is made"
+        )
+    return found
+
+
+def is_installed(app: Celery) -> bool:
+    return isinstance(getattr(app, ATTRIBUTE, None), Guarding)
+
+
+POLICY_OPTIONS = frozenset(field.name for field in fields(Policy))
+_NOT_YET = ("replace_queued", "cancel_running")
+
+
+def checked(options: Mapping[str, Any]) -> Policy:
+    """The policy with these options; ConfigurationError for those that are not supported yet."""
+    policy = Policy.of(**options)
+    for conflict in (policy.on_conflict.enqueue, policy.on_conflict.run):
+        if conflict in _NOT_YET:
+            raise ConfigurationError(
+                f'on_conflict="{conflict}" is not yet supported for Celery; write "skip", "raise", "wait" or '
+                '"run_once_more"'
+            )
+    if policy.debounce is not None:
+        raise ConfigurationError("debounce is not yet supported for Celery; leave it out")
+    return policy

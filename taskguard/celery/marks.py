@@ -1,0 +1,84 @@
+"""Tells the store which messages the broker has accepted: soon, many at once, and not at the caller's cost.
+
+A duplicate that finds an entry queued and unmarked publishes its message again, in case it never left. So a mark that
+comes late, or never, costs a copy that some worker drops, and nothing else.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import weakref
+
+from taskguard import native
+from taskguard.alarm import Alarm
+from taskguard.clocks import since_boot
+from taskguard.errors import StoreError
+from taskguard.forks import Forked, watch_forks
+from taskguard.store import Claimant, Store
+
+GATHER = 0.02
+"""Seconds that marks are gathered for."""
+MOST = 200
+"""So many are sent together at most."""
+
+_logger = logging.getLogger("taskguard")
+
+
+class Marks(Forked):
+    def __init__(self, store: Store, copy_for: float) -> None:
+        self._store = store
+        self._copy_for = copy_for
+        self.after_fork()
+        watch_forks(self)
+        _all.add(self)
+
+    def after_fork(self) -> None:
+        self._lock = native.allocate_lock()
+        self._due: float | None = None
+        self._waiting: dict[str, tuple[Claimant, float]] = {}
+        self._alarm = Alarm(self._work, lambda: self._due)
+
+    def add(self, claimant: Claimant, seconds: float) -> None:
+        """The message of this queued entry is with the broker, and waits there for *seconds* at most."""
+        with self._lock:
+            self._waiting[claimant.owner] = (claimant, seconds)
+            if self._due is not None:
+                return
+            due = self._due = since_boot() + GATHER
+        self._alarm.ring_by(due)
+
+    def knows(self, owner: str) -> bool:
+        """Whether this very process has published that job's message, and has not told the store yet."""
+        return owner in self._waiting
+
+    def send(self) -> None:
+        with self._lock:
+            batch = list(self._waiting.values())
+            self._due = None
+        for start in range(0, len(batch), MOST):
+            self._send(batch[start : start + MOST])
+
+    def _send(self, batch: list[tuple[Claimant, float]]) -> None:
+        try:
+            self._store.mark(batch, copy_for=self._copy_for)
+        except StoreError as error:
+            _logger.debug("%d published messages are not marked: %s", len(batch), error)
+        with self._lock:
+            for mark in batch:
+                if self._waiting.get(mark[0].owner) is mark:
+                    del self._waiting[mark[0].owner]
+
+    def _work(self, now: float) -> None:
+        if self._due is not None and self._due <= now:
+            self.send()
+
+
+_all: weakref.WeakSet[Marks] = weakref.WeakSet()
+
+
+@atexit.register
+def _send_all() -> None:
+    for marks in list(_all):
+        if marks._waiting:
+            marks.send()

@@ -1,0 +1,46 @@
+"""Outcomes as the app keeps its results: in its own result serializer, never a pickle unless the app uses it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Celery
+from kombu.exceptions import EncodeError
+from kombu.serialization import dumps, loads
+
+from taskguard.outcomes import NotKept, small_enough
+
+
+class AppOutcomes:
+    """What a guard needs of an app's result backend."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+
+    def encode(self, value: Any) -> bytes:
+        try:
+            ready = self._app.backend.prepare_value(value)
+            content_type, encoding, payload = dumps(ready, serializer=self._serializer)
+        except (EncodeError, TypeError, ValueError) as error:
+            raise NotKept(f"it cannot be written by the result serializer {self._serializer} ({error})") from error
+        body = payload.encode() if isinstance(payload, str) else payload
+        return small_enough(f"{content_type}\n{encoding}\n".encode() + body)
+
+    def decode(self, outcome: bytes) -> Any:
+        content_type, encoding, payload = outcome.split(b"\n", 2)
+        return loads(payload, content_type.decode(), encoding.decode(), accept=self._app.backend.accept)
+
+    def encode_error(self, error: BaseException) -> bytes:
+        return self.encode(self._app.backend.prepare_exception(error, self._serializer))
+
+    def decode_error(self, outcome: bytes) -> str:
+        return repr(self.exception(outcome))
+
+    def exception(self, outcome: bytes) -> BaseException:
+        """The failure, as Celery would give it to whoever waits for the result."""
+        error: BaseException = self._app.backend.exception_to_python(self.decode(outcome))
+        return error
+
+    @property
+    def _serializer(self) -> str:
+        return str(self._app.conf.result_serializer)

@@ -1,0 +1,179 @@
+"""What happens when a guarded task is called: claim its place, then publish; or answer with the twin's handle.
+
+A handle that is given out is backed by a message that somebody saw the broker accept. Who claims a place publishes and
+then marks it; a duplicate that finds it unmarked publishes the same job itself, and marks it. Whatever comes twice that
+way is recognised by its id at the worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from typing import Any
+
+from celery.utils import uuid
+
+from taskguard.celery.call import Call
+from taskguard.celery.guarding import Guarding, TaskGuard
+from taskguard.celery.headers import Headers
+from taskguard.celery.places import next_of, place_of
+from taskguard.celery.result import StoredResult, handle, info
+from taskguard.errors import DuplicateTaskError, KeyArgumentError, PayloadMismatchError, StoreError
+from taskguard.store import Completed, Ending, Held, Lease
+
+PATIENCE = 1.0
+"""How long a call waits for a store that does not answer; then its message is published unclaimed."""
+
+_logger = logging.getLogger("taskguard")
+
+
+class Publisher:
+    def __init__(self, guarding: Guarding) -> None:
+        self._guarding = guarding
+
+    def call(self, task: TaskGuard, call: Call) -> Any:
+        """Publish the call, unless its work is queued, running or done already."""
+        one = _OneCall(self._guarding, task, call)
+        try:
+            return one.publish()
+        except StoreError as error:
+            if one.has_claimed:
+                raise
+            # The worker will ask. Whatever the store's trouble is, it is no reason to lose the call.
+            _logger.warning("%s[%s] is published unclaimed: %s", call.name, one.call.task_id, error)
+            return handle(one.call.publish(), info(one.call.headers.key, one.call.task_id, None))
+
+
+class _OneCall:
+    def __init__(self, guarding: Guarding, task: TaskGuard, call: Call) -> None:
+        self._guarding = guarding
+        self._task = task
+        self._policy = task.policy
+        is_named = call.options.get("task_id") is not None
+        self._may_raise = not is_named
+        self._is_awaited = is_named or guarding.results_are_private
+        """Only a result under this very id will do (a canvas, a caller that chose it): it is published all the same."""
+        self.call = call if is_named else call.with_(task_id=uuid())
+        self.has_claimed = False
+
+    def publish(self) -> Any:
+        headers = self.call.headers
+        if not headers.key:
+            try:
+                headers = self._new_headers(headers.idempotency_key)
+            except KeyArgumentError:
+                raise
+            except TypeError:
+                return self.call.publish()  # arguments that do not fit are for the body to refuse, as without a guard
+            self.call = self.call.with_(headers)
+        place = headers.place or place_of(self._policy, headers.key)
+        if place and not headers.store:
+            self.call = self.call.with_(headers.with_(store=self._guarding.identity.name(PATIENCE), at=time.time()))
+        return self._claim_and_publish(place) if place else self._publish_unclaimed()
+
+    def _new_headers(self, idempotency_key: str) -> Headers:
+        keys, args, kwargs = self._task.keys, self.call.args or (), self.call.kwargs or {}
+        key = keys.explicit(idempotency_key) if idempotency_key else keys(args, kwargs)
+        # Where two calls of one key may differ, all their arguments are compared.
+        compared = idempotency_key or self._policy.on_conflict.enqueue == "run_once_more"
+        payload = keys.payload(args, kwargs) if compared else ""
+        return Headers(id=self.call.task_id, key=key, payload=payload, idempotency_key=idempotency_key)
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    def _claim_and_publish(self, place: str, *, replace: bool = False) -> Any:
+        answer = self._ask(place, replace=replace)
+        if isinstance(answer, Lease):
+            return self._publish_claimed(answer)
+        self._compare_payload(answer)
+        if not self._policy.enforce:
+            return self._publish_unclaimed()
+        if isinstance(answer, Completed):
+            return self._answer_done(answer)
+        if answer.owner == self.call.task_id:
+            return self._publish_own(answer)
+        return self._meet(answer)
+
+    def _ask(self, place: str, *, replace: bool) -> Lease | Held | Completed:
+        settings = self._guarding.settings
+        claim = self._guarding.guard.new_claim(
+            place,
+            self.call.task_id,
+            self._policy,
+            state="queued",
+            lease=self.call.waits_for(settings.queued_for),
+            payload=self.call.headers.payload,
+            copy_for=settings.republish_after,
+            replace_queued=replace,
+        )
+        return self._guarding.guard.ask(claim, patience=PATIENCE)[1]
+
+    def _compare_payload(self, answer: Held | Completed) -> None:
+        mine = self.call.headers.payload if self.call.headers.idempotency_key else ""
+        if mine and answer.payload and mine != answer.payload:
+            raise PayloadMismatchError(answer.key, answer.owner)
+
+    # -- answers ---------------------------------------------------------------------------------------------------
+
+    def _publish_unclaimed(self) -> Any:
+        return handle(self.call.publish(), info(self.call.headers.key, self.call.task_id, None))
+
+    def _publish_claimed(self, lease: Lease) -> Any:
+        self.has_claimed = True
+        try:
+            result = self.call.publish()
+        except BaseException:
+            # The broker refused it. If a worker has it all the same, the claim is not ours any more to release.
+            with suppress(StoreError):
+                self._guarding.guard.store.release(lease, Ending(keep_for=self._policy.keep))
+            raise
+        self._mark(lease)
+        return handle(result, info(self.call.headers.key, self.call.task_id, lease))
+
+    def _publish_own(self, held: Held) -> Any:
+        """This very job is queued or running already: its message goes out once more only if it is queued."""
+        if held.state == "queued":
+            result = self.call.publish()
+            self._mark(held)
+        else:
+            result = self._result_of(self.call.task_id)
+        return handle(result, info(self.call.headers.key, self.call.task_id, held))
+
+    def _answer_done(self, done: Completed) -> Any:
+        about = info(self.call.headers.key, self.call.task_id, done)
+        if self._is_awaited and done.owner != self.call.task_id:
+            return handle(self.call.publish(), about)  # a worker answers under this id
+        return handle(StoredResult(done, self._guarding.outcomes, self._guarding.app), about)
+
+    def _meet(self, held: Held) -> Any:
+        """Another job has the place: what `on_conflict` says."""
+        conflict = self._policy.on_conflict.enqueue
+        if conflict == "raise" and self._may_raise:
+            raise DuplicateTaskError(held.key, held.owner, held.state, held.since, held.token)
+        if conflict == "run_once_more":
+            following = next_of(self.call.headers.key)
+            if held.key != following and self._is_news_to(held):
+                self.call = self.call.with_(self.call.headers.with_(place=following))
+                return self._claim_and_publish(following)
+            if held.key == following and held.state == "queued" and held.payload != self.call.headers.payload:
+                return self._claim_and_publish(following, replace=True)  # newest arguments
+        if held.publish and not self._guarding.marks.knows(held.owner):
+            self.call.for_twin(held.owner).publish()
+            self._mark(held)
+        about = info(self.call.headers.key, self.call.task_id, held)
+        if not self._is_awaited:
+            return handle(self._result_of(held.owner), about)
+        if conflict == "skip":
+            self.call = self.call.with_(self.call.headers.with_(join=held.owner))
+        return handle(self.call.publish(), about)
+
+    def _is_news_to(self, held: Held) -> bool:
+        return held.state == "running" or held.payload != self.call.headers.payload
+
+    def _mark(self, claimant: Lease | Held) -> None:
+        self._guarding.marks.add(claimant, self.call.waits_for(self._guarding.settings.queued_for))
+
+    def _result_of(self, task_id: str) -> Any:
+        make = self.call.options.get("result_cls") or self._guarding.app.AsyncResult
+        return make(task_id)

@@ -1,0 +1,215 @@
+"""The parent's side of a guarded job: it settles for a child that is gone, by the attempt that died.
+
+Celery's final decision on a message is `acknowledge` or `reject`. Both come too early where a child is only told to
+end (revoked with terminate, hard time limit): its `finally` may still run. There the key is settled once it is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from billiard.einfo import ExceptionWithTraceback
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery.worker import state
+
+from taskguard.celery.guarding import TaskGuard
+from taskguard.celery.headers import ATTEMPT, EVENTS, Headers
+from taskguard.celery.inprocess import remember
+from taskguard.celery.places import place_of, run_of
+from taskguard.errors import StoreError
+from taskguard.guard import new_attempt, pauses
+from taskguard.store import Claimant, Ending, How
+
+_logger = logging.getLogger("taskguard")
+
+
+Base: Any = object
+"""Celery's request class, or a user's own, comes behind this one: see `guarded_request`."""
+
+
+class GuardedRequest(Base):  # type: ignore[misc]
+    """In front of Celery's request class: an attempt of its own, which travels to the child and nowhere else."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._attempt = new_attempt()
+        self._is_lost = False
+        self._is_terminated = False
+        self._goes_back = False
+        self._request_dict[ATTEMPT] = self._attempt
+        self._request_dict[EVENTS] = bool(self._eventer and self._eventer.enabled and self.task.send_events)
+        remember(self._attempt, self)
+
+    # -- what became of the child ----------------------------------------------------------------------------------
+
+    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
+        error = exc_info.exception
+        if isinstance(error, ExceptionWithTraceback):
+            error = error.exc
+        if isinstance(error, Terminated) and not self._already_cancelled:
+            self._settle("revoked")  # now it is gone
+        self._is_lost = self._is_lost or isinstance(error, (WorkerLostError, SystemExit))
+        try:
+            return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+        finally:
+            if self._is_lost and not self._already_cancelled:  # acknowledged early: nobody else decides
+                self._settle("failed", error)
+
+    def on_timeout(self, soft: bool, timeout: float) -> Any:
+        try:
+            return super().on_timeout(soft, timeout)
+        finally:
+            if not soft:
+                self._when_gone(lambda: self._after_time_limit(timeout))
+
+    def _after_time_limit(self, timeout: float) -> None:
+        if self._goes_back:
+            self._requeue()
+        else:
+            self._settle("failed", TimeLimitExceeded(timeout))
+
+    def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
+        if terminated:
+            self._is_terminated = True  # only told to end so far
+        else:  # it never started: whoever holds the key, this job has ended
+            self._settle("expired" if expired else "revoked", anyway=True)
+        super()._announce_revoked(reason, terminated, signum, expired)
+
+    def _announce_cancelled(self, *args: Any, **kwargs: Any) -> None:
+        if state.should_terminate:
+            self._requeue(keep_starts=False)  # a cold shutdown: the message is restored when all this has ended
+        else:
+            self._when_gone(lambda: self._requeue(keep_starts=False))  # the connection is lost
+        super()._announce_cancelled(*args, **kwargs)
+
+    def body_has_unwound(self) -> None:
+        """In a pool of this very process."""
+        if self._is_terminated:
+            self._settle("revoked")
+
+    # -- Celery's last word ----------------------------------------------------------------------------------------
+
+    def acknowledge(self) -> None:
+        if self._is_lost and not self.acknowledged:
+            self._settle("failed", WorkerLostError("the process that ran it is gone"))
+        super().acknowledge()
+
+    def reject(self, requeue: bool = False) -> None:
+        self._goes_back = self._goes_back or requeue
+        if self._is_lost and not self.acknowledged:
+            if requeue:
+                self._requeue()
+            else:
+                self._settle("failed", WorkerLostError("the process that ran it is gone"))
+        super().reject(requeue=requeue)
+
+    def _retry_worker_lost(self, *args: Any) -> Any:
+        # Celery 5.7's retry_on_worker_lost publishes from here. If the job is not this delivery's to retry, because
+        # another one runs it, the message goes back instead and waits for that one.
+        return self._requeue() and super()._retry_worker_lost(*args)
+
+    # -- settling --------------------------------------------------------------------------------------------------
+
+    @property
+    def _guarded(self) -> TaskGuard:
+        guarded: TaskGuard = self.task.taskguard
+        return guarded
+
+    def _entries(self) -> tuple[str, str]:
+        """The entry of this job's run, and that of its place in the queue if it is another one."""
+        headers = Headers.of(self._request_dict, self.id)
+        given = headers.idempotency_key
+        keys = self._guarded.keys
+        key = headers.key or (keys.explicit(given) if given else keys(self._args, self._kwargs))
+        policy = self._guarded.policy
+        run = run_of(policy, key, headers.join or self.id)
+        place = headers.place or place_of(policy, key)
+        return run, place if place != run else ""
+
+    def _settle(self, how: How, error: BaseException | None = None, *, anyway: bool = False) -> None:
+        self._is_lost = False
+        self._carefully(lambda: self._end(how, error, anyway))
+
+    def _end(self, how: How, error: BaseException | None, anyway: bool) -> bool:
+        guard, policy = self._guarded.guarding.guard, self._guarded.policy
+        outcome = None if error is None else guard.outcomes.encode_error(error)
+        ending = Ending(how=how, keep_for=policy.keep, outcome=outcome)
+        run, place = self._entries()
+        claimant = Claimant(run, self.id, self._attempt)
+        if how == "failed" and policy.on_done == "reuse":
+            done = guard.store.complete(claimant, ending)
+        else:
+            done = guard.store.release(claimant, ending, anyway=anyway)
+        if place and (done or anyway):
+            guard.store.release(Claimant(place, self.id, self._attempt), Ending(keep_for=policy.keep), anyway=True)
+        if done:
+            guard.tell("failed" if how == "failed" else "released", claimant, detail=f"{how}; settled by the parent")
+        return done
+
+    def _requeue(self, *, keep_starts: bool = True) -> bool:
+        self._is_lost = False
+
+        def requeue() -> bool:
+            guarding = self._guarded.guarding
+            claimant = Claimant(self._entries()[0], self.id, self._attempt)
+            settings = guarding.settings
+            done = guarding.guard.store.requeue(
+                claimant, settings.queued_for, copy_for=settings.republish_after, keep_starts=keep_starts
+            )
+            if done:
+                guarding.guard.tell("requeued", claimant, detail="settled by the parent")
+            return done
+
+        return self._carefully(requeue)
+
+    def _carefully(self, settle: Callable[[], bool]) -> bool:
+        # The parent must go on whatever happens here; what is not settled ends with its lease.
+        try:
+            return settle()
+        except StoreError as error:
+            _logger.warning("%s[%s] is not settled, its lease will run out: %s", self.name, self.id, error)
+        except TypeError:
+            pass  # its arguments do not fit the task: it never had an entry
+        return False
+
+    def _when_gone(self, settle: Callable[[], Any]) -> None:
+        pid = self.worker_pid
+
+        def wait() -> None:
+            for pause in pauses(0.02, 1.0):
+                if not _is_alive(pid):
+                    settle()
+                    return
+                time.sleep(pause)
+
+        threading.Thread(target=wait, name="taskguard-when-gone", daemon=True).start()
+
+
+@cache
+def guarded_request(base: type) -> type:
+    """*base*, which is Celery's request class or a user's own, with the guard in front."""
+    if issubclass(base, GuardedRequest):
+        return base
+    return type("GuardedRequest", (GuardedRequest, base), {})
+
+
+def _is_alive(pid: int | None) -> bool:
+    if pid is None or pid == os.getpid():
+        return False  # it ran in this process, and has unwound
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except FileNotFoundError:
+        if os.path.exists("/proc/self/stat"):
+            return False
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,72 @@
+"""What a caller learns: the handle it gets says whether its call was a duplicate, of whom, and since when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from celery import Celery
+from celery.result import AsyncResult
+
+from taskguard.celery.outcomes import AppOutcomes
+from taskguard.store import Completed, Held, Lease
+
+
+@dataclass(frozen=True, slots=True)
+class CallInfo:
+    """`result.taskguard` of the handle that a guarded call returns."""
+
+    key: str
+    owner: str
+    """Whose handle this is: the call's own id, or its twin's."""
+    duplicate: bool = False
+    state: str = "queued"
+    since: float = 0.0
+
+
+def info(key: str, task_id: str, answer: Lease | Held | Completed | None) -> CallInfo:
+    if isinstance(answer, Held):
+        return CallInfo(key, answer.owner, answer.owner != task_id, answer.state, answer.since)
+    if isinstance(answer, Completed):
+        return CallInfo(key, answer.owner, True, "done", answer.at)
+    return CallInfo(key, task_id)
+
+
+def handle(result: Any, about: CallInfo) -> Any:
+    """The handle, with what the guard has to say."""
+    result.taskguard = about
+    return result
+
+
+class StoredResult(AsyncResult):  # type: ignore[misc]
+    """The handle of work that was done before: what the result backend no longer has, the guard remembers."""
+
+    def __init__(self, done: Completed, outcomes: AppOutcomes, app: Celery) -> None:
+        super().__init__(done.owner, app=app)
+        self._done = done
+        self._outcomes = outcomes
+
+    def __reduce_args__(self) -> Any:
+        # Elsewhere it is a plain handle: what the guard remembers does not travel.
+        return super().__reduce_args__()
+
+    def __reduce__(self) -> Any:
+        return AsyncResult, self.__reduce_args__()
+
+    def _get_task_meta(self) -> Any:
+        done = self._done
+        if self._cache is None and done.outcome is not None and done.how in ("succeeded", "failed"):
+            succeeded = done.how == "succeeded"
+            value = self._outcomes.decode(done.outcome) if succeeded else self._outcomes.exception(done.outcome)
+            return self._set_cache(
+                {"status": "SUCCESS" if succeeded else "FAILURE", "result": value, "task_id": self.id, "children": []}
+            )
+        return super()._get_task_meta()
+
+    def get(self, *args: Any, **options: Any) -> Any:
+        if self._done.outcome is None or self._done.how not in ("succeeded", "failed"):
+            return super().get(*args, **options)
+        self._get_task_meta()
+        if options.get("propagate", True):
+            self.maybe_throw(callback=options.get("callback"))
+        return self.result

@@ -1,0 +1,440 @@
+"""One delivery of a guarded job, in the process that runs its body: claim, run, settle; or wait, join, or answer.
+
+Nothing is dropped that somebody may wait for, and nothing is acknowledged before its end is in the store. What cannot
+run now is **put back**: published again under the same id, with a delay, and then acknowledged.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from celery.exceptions import Ignore, Reject, Retry
+
+from taskguard.celery.call import Call
+from taskguard.celery.guarding import Guarding, TaskGuard
+from taskguard.celery.headers import ATTEMPT, Headers
+from taskguard.celery.inprocess import settle_in_process
+from taskguard.celery.message import Message
+from taskguard.celery.places import next_of, place_of, run_of
+from taskguard.errors import (
+    ConfigurationError,
+    DuplicateTaskError,
+    EarlierFailureError,
+    KeyArgumentError,
+    OutcomeNotKeptError,
+    PayloadMismatchError,
+    StoreError,
+    StoreUnavailableError,
+    TooManyStartsError,
+    WaitTimeoutError,
+)
+from taskguard.guard import Guard, new_attempt
+from taskguard.policy import Policy
+from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Held, How
+from taskguard.work import Work
+
+ENDED = "_taskguard_ended"
+"""On the request of a job whose end is in the store: how it ended."""
+UNTIL_THE_STORE_IS_BACK = 3600.0
+"""A body that has run is not run again because the store is away: its end waits, as long as the worker lives."""
+
+_logger = logging.getLogger("taskguard")
+_running: ContextVar[Run | None] = ContextVar("taskguard_celery_run", default=None)
+
+
+def running() -> Run | None:
+    """The delivery whose body this code is part of."""
+    return _running.get()
+
+
+class Run:
+    def __init__(self, task: Any, body: Callable[..., Any]) -> None:
+        self.task = task
+        self.body = body
+        self.guarded: TaskGuard = task.taskguard
+        self.policy: Policy = self.guarded.policy
+        self.guarding: Guarding = self.guarded.guarding
+        self.guard: Guard = self.guarding.guard
+        self.message = Message(task)
+        self.request = self.message.request
+        self.id = self.message.id
+        self.held_back: list[Call] = []
+        """Messages under this very id that the body wants sent (a retry, a replacement): they leave after it."""
+        self.replaced_by_itself = False
+        """Replaced by work at whose end the same task runs under the same id."""
+
+    @property
+    def headers(self) -> Headers:
+        return self.message.headers
+
+    def hold_back(self, call: Call) -> Any:
+        self.held_back.append(call)
+        return self.guarding.app.AsyncResult(self.id)
+
+    def __call__(self, args: Any, kwargs: Any) -> Any:
+        try:
+            self._find_key(args, kwargs)
+        except KeyArgumentError:
+            raise
+        except TypeError:
+            return self.body(*args, **kwargs)  # arguments that do not fit: the body says so itself
+        try:
+            self._look_at_the_same_store()
+            self._give_way_to_the_queued_twin()
+            answer = self._begin(self._claim())
+        except StoreError as error:
+            return self._without_store(error, args, kwargs)
+        except TooManyStartsError:
+            self._free_place()
+            self._note_end("failed")
+            raise
+        if not self.policy.enforce and not isinstance(answer, Work):
+            answer = self._begin(self._claim_beside())
+        while isinstance(answer, Held):
+            answer = self._held(answer)
+        if isinstance(answer, Completed):
+            return self._ended(answer)
+        return self._work(answer, args, kwargs)
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    def _find_key(self, args: Any, kwargs: Any) -> None:
+        headers = self.headers
+        if not headers.key:
+            keys, given = self.guarded.keys, headers.idempotency_key
+            key = keys.explicit(given) if given else keys(args, kwargs)
+            payload = keys.payload(args, kwargs) if given else ""
+            self.message.headers = headers.with_(id=self.id, key=key, payload=payload)
+        self.key = self.headers.key
+        self.place = self.headers.place or place_of(self.policy, self.key)
+        self.name = run_of(self.policy, self.key, self.headers.join or self.id)
+
+    def _claim(self) -> Claim:
+        if not self.headers.copy:
+            self.message.headers = self.headers.with_(copy=new_attempt())
+        return self.guard.new_claim(
+            self.name,
+            self.id,
+            self.policy,
+            attempt=getattr(self.request, ATTEMPT, ""),
+            join=self.headers.join,
+            skip=self._ends_at_once(),
+            payload=self.headers.payload,
+            copy="" if self.request.is_eager else self.headers.copy,
+        )
+
+    def _claim_beside(self) -> Claim:
+        """For a body that runs whoever holds the key (`enforce=False`): it has a fence of its own."""
+        attempt = getattr(self.request, ATTEMPT, "") or new_attempt()
+        return self.guard.new_claim(f"{self.key}:beside:{attempt}", self.id, self.policy, attempt=attempt)
+
+    def _begin(self, claim: Claim) -> Work | Held | Completed:
+        self.claim = claim
+        headers = self.headers
+        by_key = self.id if self.policy.on_done == "rerun" else self.key
+        answer = self.guard.begin(claim, self.policy, idempotency_key=headers.idempotency_key or by_key)
+        if isinstance(answer, Work):
+            return answer
+        if headers.idempotency_key and answer.payload and headers.payload != answer.payload:
+            raise PayloadMismatchError(answer.key, answer.owner)
+        return answer
+
+    def _ends_at_once(self) -> bool:
+        """Whether this job is over if another one is running: it is told in the same step that finds it out."""
+        conflict = self._conflict()
+        return conflict == "raise" or (conflict == "skip" and not self.message.is_awaited and self.policy.enforce)
+
+    def _conflict(self) -> str:
+        conflict = self.policy.on_conflict.run
+        if conflict == "skip" and (self.policy.hold == "one_queued_one_running" or self._is_the_next()):
+            return "wait"  # it has a place in the queue for the very purpose of running after the other one
+        return conflict
+
+    def _is_the_next(self) -> bool:
+        return self.headers.place == next_of(self.key)
+
+    def _look_at_the_same_store(self) -> None:
+        headers = self.headers
+        if self.guarding.identity.is_other(headers.store, headers.at):
+            problem = (
+                f"{self.task.name}[{self.id}] was published by a process that looks at another store than "
+                f"{self.guard.store!r}; give both the same taskguard_store. The job waits"
+            )
+            _logger.error("%s", problem)
+            if self.request.is_eager:
+                raise ConfigurationError(problem)
+            self._put_back("its publisher looks at another store")
+
+    def _give_way_to_the_queued_twin(self) -> None:
+        """A joiner whose twin has a place in the queue apart from its run: that one runs, this one waits."""
+        if self.headers.join and self.place and self.place != self.name:
+            entry = self.guard.store.get(self.place)
+            if _is_queued(entry) and entry is not None and entry.owner == self.headers.join:
+                self._put_back(f"{entry.owner} is queued")
+
+    # -- the body --------------------------------------------------------------------------------------------------
+
+    def _work(self, work: Work, args: Any, kwargs: Any) -> Any:
+        if self.guarding.settings.on_store_error == "retry" and not self.request.is_eager:
+            work.patience = UNTIL_THE_STORE_IS_BACK
+        try:
+            self._take_place(work)
+            self._tell_started()
+            return self._body(work, args, kwargs)
+        finally:
+            work.abandon()
+
+    def _body(self, work: Work, args: Any, kwargs: Any) -> Any:
+        before = _running.set(self)
+        try:
+            try:
+                with work:
+                    value = self.body(*args, **kwargs)
+            finally:
+                _running.reset(before)
+        except Retry:
+            self._go_on_elsewhere(work)
+            raise
+        except Reject as rejected:
+            requeue = rejected.requeue
+            self._settled(lambda: self._requeue(work) if requeue else work.release("rejected"))
+            raise
+        except Ignore:
+            self._go_on_elsewhere(work)
+            raise
+        except Exception as error:
+            failure = error
+            if work.is_own_loss(failure):
+                work.release_quietly()
+                self._put_back("it lost its lease")
+            self._settled(lambda: work.fail(failure))
+            self._note_end("failed")
+            raise
+        except BaseException:
+            settle_in_process(getattr(self.request, ATTEMPT, ""))
+            raise
+        if self.held_back:  # a retry that was not thrown
+            self._go_on_elsewhere(work)
+            return value
+        self._settled(lambda: self._succeed(work, value))
+        self._note_end("succeeded")
+        return value
+
+    def _succeed(self, work: Work, value: Any) -> bool:
+        if self.message.ignores_result and not self.message.is_linked and self.policy.on_done == "rerun":
+            return work.complete("succeeded", None)  # nobody will ask what it was
+        return work.succeed(value)
+
+    def _settled(self, end: Callable[[], bool]) -> None:
+        """Bring the end to the store. One that is refused is another run's to tell: the message is put back."""
+        try:
+            accepted = end()
+        except StoreError as error:
+            if self.guarding.settings.on_store_error == "run_unguarded":
+                return
+            _logger.error("%s[%s] has ended and the store cannot be told: %s", self.task.name, self.id, error)
+            if self.guarding.settings.on_store_error == "fail" or self.request.is_eager:
+                raise
+            self._put_back("the store cannot be told of its end")
+        if not accepted and not self.request.is_eager:
+            self._put_back("another run of it has begun")
+
+    def _go_on_elsewhere(self, work: Work) -> None:
+        """The body has unwound, and the job goes on as another message, or not at all."""
+        same = [call for call in self.held_back if self._is_this_job(call)]
+        for call in self.held_back:
+            if call not in same:
+                # Replaced by other work under this id. It is published before this job ends: if the worker dies
+                # between, the body runs again and publishes the same id again, which is recognised.
+                self._send(self.guarding.app.send_task, call)
+        if same:
+            self._settled(lambda: self._requeue(work, delay=same[0].delay))
+        elif self.request.is_eager or self.replaced_by_itself:
+            self._settled(work.release)
+        else:
+            self._settled(lambda: work.release("ignored"))
+        for call in same:
+            self._send(self.guarding.send, call.with_(self.headers.as_new()))
+
+    def _is_this_job(self, call: Call) -> bool:
+        """Whether it is a retry, or a replacement by the same key."""
+        if call.headers.key or call.name != self.task.name:
+            return call.headers.key == self.key
+        if call.options.get("retries", 0) > self.request.retries:
+            return True
+        with suppress(TypeError):
+            return self.guarded.keys(call.args or (), call.kwargs or {}) == self.key
+        return False
+
+    def _send(self, send: Callable[..., Any], call: Call) -> None:
+        try:
+            send(call.name, call.args, call.kwargs, **call.options)
+        except Exception as error:
+            _logger.error("%s[%s] cannot be published again: %s", self.task.name, self.id, error)
+            self.message.give_back(error)
+
+    def _requeue(self, work: Work, delay: float = 0.0) -> bool:
+        settings = self.guarding.settings
+        return work.requeue(settings.queued_for + delay, copy_for=settings.republish_after + delay)
+
+    def _take_place(self, work: Work) -> None:
+        """The job starts: the next one may take its place in the queue."""
+        if not self.place or self.place == self.name:
+            return
+        if self._is_the_next():
+            entry = self.guard.store.get(self.place)
+            if entry is not None and self._was_replaced(entry):
+                # A newer call has taken the place, with newer arguments, and may have run since: this one ends as that
+                # one does.
+                work.release_quietly()
+                self.message.headers = self.headers.with_(join=entry.owner)
+                self._put_back(f"it joins {entry.owner}, which has newer arguments")
+        self._free_place()
+
+    def _was_replaced(self, entry: Entry) -> bool:
+        if entry.owner in ("", self.id):
+            return False
+        return _is_queued(entry) or entry.owner != self.headers.join  # one that it joined has ended with nothing
+
+    def _free_place(self) -> None:
+        if not self.place or self.place == self.name:
+            return
+        ending = Ending(keep_for=self.policy.keep)
+        try:
+            self.guard.store.release(Claimant(self.place, self.id, new_attempt()), ending, anyway=True)
+        except StoreError as error:  # whoever finds the place taken for too long publishes this job again, and here
+            _logger.warning("the place of %s[%s] is not free yet: %s", self.task.name, self.id, error)
+
+    def _tell_started(self) -> None:
+        if self.task.taskguard_tracks_start and not self.message.ignores_result and not self.request.is_eager:
+            started = {"pid": os.getpid(), "hostname": self.request.hostname}
+            try:
+                self.task.backend.store_result(self.id, started, "STARTED", request=self.request)
+            except Exception as error:  # whatever the backend's driver raises: it is only a notice
+                _logger.warning("%s[%s] has started, and its state is not told: %s", self.task.name, self.id, error)
+
+    # -- what has ended --------------------------------------------------------------------------------------------
+
+    def _ended(self, done: Completed) -> Any:
+        """Answer with how it ended, as Celery would have; drop a leftover copy of what was answered."""
+        own = done.owner == self.id
+        self._free_place()
+        if done.how not in ("succeeded", "failed"):
+            raise Ignore(f"{self.key}: {done.how} before")
+        if own and (done.answered or self._was_answered(done)):
+            raise Ignore(f"{self.key}: {done.how} before, and answered")
+        if not own and self.message.is_linked:
+            self._leave_receipt(done.how, done.outcome)
+        self._note_end(done.how)
+        if done.how == "succeeded":
+            return self._value_of(done)
+        if done.outcome is None:
+            raise EarlierFailureError(done.key, done.owner, "what it failed with was not kept")
+        raise self.guarding.outcomes.exception(done.outcome)
+
+    def _was_answered(self, done: Completed) -> bool:
+        """Nothing goes on after this job, so all there was to do is to store its result."""
+        if self.message.is_linked or self.request.is_eager:
+            return False
+        if self.message.ignores_result:
+            return True
+        state: str | None = self.task.backend.get_task_meta(self.id).get("status")
+        return state == ("SUCCESS" if done.how == "succeeded" else "FAILURE")
+
+    def _value_of(self, done: Completed) -> Any:
+        if done.outcome is not None:
+            return self.guarding.outcomes.decode(done.outcome)
+        if self.message.ignores_result and not self.message.is_linked:
+            return None
+        meta = self.task.backend.get_task_meta(done.owner)
+        if meta.get("status") == "SUCCESS":
+            return meta["result"]
+        raise OutcomeNotKeptError(done.key, done.owner, "it was too large, or could not be written down")
+
+    def _leave_receipt(self, how: How, outcome: bytes | None) -> None:
+        """This job has ended without a lease: a leftover copy of it must find that out."""
+        ending = Ending(how=how, keep_for=self.policy.keep, outcome=outcome)
+        try:
+            self.guard.store.release(self.claim, ending, anyway=True)
+        except StoreError as error:
+            _logger.warning("the end of %s[%s] is not written down: %s", self.task.name, self.id, error)
+
+    def _note_end(self, how: How) -> None:
+        if self.message.is_linked:
+            setattr(self.request, ENDED, (self.claim, how))
+
+    # -- what is held ----------------------------------------------------------------------------------------------
+
+    def _held(self, held: Held) -> Work | Held | Completed:
+        facts = (self.key, held.owner, held.state, held.since, held.token)
+        if self.request.is_eager:
+            raise DuplicateTaskError(*facts)  # nothing can be put back
+        if held.owner == self.id:
+            return self._another_delivery(held)
+        if held.state == "queued":
+            if held.publish:
+                self._publish_for(held)
+            self._put_back(f"it gives way to {held.owner}, which is queued")
+        conflict = self._conflict()
+        if conflict == "raise":
+            raise DuplicateTaskError(*facts)
+        return self._skip(held) if conflict == "skip" else self._wait(held, facts)
+
+    def _wait(self, held: Held, facts: tuple[str, str, str, float, int]) -> NoReturn:
+        waited = time.time() - (self.headers.since or time.time())
+        if self.policy.on_conflict.run == "wait" and waited > self.policy.wait_up_to:
+            error = WaitTimeoutError(*facts, round(waited, 1))
+            self._free_place()
+            self._leave_receipt("failed", self.guarding.outcomes.encode_error(error))
+            raise error
+        self._put_back(f"it waits for {held.owner}", within=held.remaining)
+
+    def _skip(self, held: Held) -> NoReturn:
+        if not self.message.is_awaited:
+            raise Ignore(f"{self.key}: skipped, {held.owner} is running it")  # its receipt came with the answer
+        self.message.headers = self.headers.with_(join=held.owner)
+        self._put_back(f"it joins {held.owner}", within=held.remaining)
+
+    def _another_delivery(self, held: Held) -> Work | Held | Completed:
+        """This very job is running elsewhere: one copy of its message waits, in case that run dies."""
+        if not held.publish:
+            raise Ignore(f"{self.key}: {self.id} is running, and another copy of it waits")
+        self.message.publish_again(longest=self.guarding.longest_delay, within=held.remaining)
+        # Named only now: a copy that was named and never published would let all others be dropped.
+        answer = self._begin(replace(self.claim, copy_for=2 * self.guarding.longest_delay + 10, stamp=held.stamp))
+        if isinstance(answer, Held):
+            raise Ignore(f"put back: {self.id} is running elsewhere")
+        return answer
+
+    def _publish_for(self, held: Held) -> None:
+        settings = self.guarding.settings
+        self.message.publish_for(held.owner, self.headers.with_(place="").as_new())
+        with suppress(StoreUnavailableError):
+            self.guard.store.mark([(held, settings.queued_for)], copy_for=settings.republish_after)
+
+    # -- put back --------------------------------------------------------------------------------------------------
+
+    def _put_back(self, why: str, *, within: float = float("inf")) -> NoReturn:
+        if not self.headers.since:
+            self.message.headers = self.headers.with_(since=time.time())
+        self.message.put_back(f"{self.key}: {why}", longest=self.guarding.longest_delay, within=within)
+
+    def _without_store(self, error: StoreError, args: Any, kwargs: Any) -> Any:
+        what = self.guarding.settings.on_store_error
+        if what == "run_unguarded":
+            _logger.warning("%s[%s] runs unguarded: %s", self.task.name, self.id, error)
+            return self.body(*args, **kwargs)
+        if what == "fail" or self.request.is_eager or not isinstance(error, StoreUnavailableError):
+            raise error
+        return self._put_back("the store does not answer")
+
+
+def _is_queued(entry: Entry | None) -> bool:
+    return entry is not None and entry.state == "queued" and entry.remaining > 0

@@ -1,0 +1,117 @@
+"""The settings of an app: `app.conf.taskguard_*`, or given to `install`."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+from urllib.parse import urlencode
+
+from celery import Celery
+
+from taskguard.errors import ConfigurationError
+from taskguard.events import Listener
+from taskguard.store import Store
+
+VISIBILITY_TIMEOUT = 3600.0
+"""What kombu's Redis transport has by default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    store: Store | str | None = None
+    """Where entries live; None: taken from the app."""
+    namespace: str = "taskguard"
+    queued_for: float = 86400.0
+    """How long a queued entry waits for its worker, on top of countdown or eta."""
+    republish_after: float = 300.0
+    """After so long in the queue a message counts as lost, and the next duplicate call publishes it again."""
+    on_store_error: Literal["retry", "fail", "run_unguarded"] = "retry"
+    tasks: Mapping[str, Mapping[str, Any]] | None = None
+    """Options by a pattern of task names: guards tasks without a change to their code."""
+    listeners: Sequence[Listener] = ()
+    """Functions that are told of every decision, beside the log."""
+
+    def __post_init__(self) -> None:
+        if self.on_store_error not in ("retry", "fail", "run_unguarded"):
+            raise ConfigurationError(
+                f"taskguard_on_store_error={self.on_store_error!r} is not known; write retry, fail or run_unguarded"
+            )
+        for name in ("queued_for", "republish_after"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 10 * 365 * 86400:
+                raise ConfigurationError(f"taskguard_{name}={value!r} is no duration; write a number of seconds")
+        if self.tasks is not None and not _is_by_pattern(self.tasks):
+            raise ConfigurationError(
+                f'taskguard_tasks={self.tasks!r} is not options by pattern; write {{"billing.*": {{"lease": 60}}}}'
+            )
+
+    @classmethod
+    def of(cls, app: Celery, given: Mapping[str, Any]) -> Settings:
+        """What was given to `install`, else what the app's configuration says."""
+        configured = {
+            field.name: app.conf[f"taskguard_{field.name}"]
+            for field in fields(cls)
+            if app.conf.get(f"taskguard_{field.name}") is not None
+        }
+        return cls(**{**configured, **given})
+
+
+def checked_names(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that were given; ConfigurationError for a name that is none."""
+    known = [field.name for field in fields(Settings)]
+    for name in given:
+        if name not in known:
+            raise ConfigurationError(f"install() has no setting {name}; it has: {', '.join(known)}")
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _is_by_pattern(tasks: Any) -> bool:
+    return isinstance(tasks, Mapping) and all(
+        isinstance(pattern, str) and isinstance(options, Mapping) for pattern, options in tasks.items()
+    )
+
+
+# -- what the app itself says ------------------------------------------------------------------------------------
+
+
+def store_of(app: Celery) -> str:
+    """The URL of the store that the app's own broker or result backend can be."""
+    for url, tls in ((app.conf.broker_url, "broker_use_ssl"), (app.conf.result_backend, "redis_backend_use_ssl")):
+        first = str(url[0] if isinstance(url, (list, tuple)) and url else url or "").split(";")[0]
+        store = _as_store(first, app.conf.get(tls))
+        if store:
+            return store
+    raise ConfigurationError(
+        "taskguard needs a store, and neither the broker nor the result backend of this app can be one; "
+        'set app.conf.taskguard_store = "redis://…", "postgresql://…" or "sqlite:///…"'
+    )
+
+
+def _as_store(url: str, tls: Any) -> str:
+    if url.startswith("redis+socket://"):
+        return "unix://" + url.removeprefix("redis+socket://").replace("virtual_host=", "db=")
+    if url.startswith(("redis://", "rediss://", "valkey://", "valkeys://")):
+        return _with_tls(url, tls)
+    url = url.removeprefix("sqla+").removeprefix("db+")
+    if url.startswith(("postgresql://", "postgresql+psycopg://", "postgresql+psycopg2://", "postgres://")):
+        return "postgresql://" + url.partition("://")[2]
+    # In SQLAlchemy's spelling three slashes are a relative path and four an absolute one, as in ours.
+    return url if url.startswith("sqlite:///") and len(url) > len("sqlite:///") else ""
+
+
+def _with_tls(url: str, tls: Any) -> str:
+    """What Celery keeps in a setting of its own, redis-py reads from the URL."""
+    if not tls:
+        return url
+    names = {ssl.CERT_NONE: "none", ssl.CERT_OPTIONAL: "optional", ssl.CERT_REQUIRED: "required"}
+    options = {name: names.get(value, value) for name, value in tls.items()} if isinstance(tls, Mapping) else {}
+    secure = "rediss://" + url.partition("://")[2]
+    return f"{secure}{'&' if '?' in secure else '?'}{urlencode(options)}" if options else secure
+
+
+def visibility_timeout(app: Celery) -> float:
+    """After how long the broker delivers an unacknowledged message again."""
+    options = app.conf.broker_transport_options or {}
+    return float(options.get("visibility_timeout") or VISIBILITY_TIMEOUT)

@@ -1,0 +1,301 @@
+"""`@singleton_task`: a Celery task whose work happens once."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, overload
+
+from celery import Celery, _state
+from celery.app.task import Task
+from celery.local import PromiseProxy, Proxy
+from celery.utils.imports import symbol_by_name
+
+from taskguard.celery.app import install
+from taskguard.celery.guarding import POLICY_OPTIONS, TaskGuard, checked, is_installed
+from taskguard.celery.headers import IDEMPOTENCY_KEY
+from taskguard.celery.items import Item, map_in_hand
+from taskguard.celery.run import ENDED, Run, running
+from taskguard.errors import ConfigurationError, StoreError
+from taskguard.fence import current_fence
+from taskguard.policy import Policy
+from taskguard.signatures import fence_parameter, read_signature, runs_later, signature_of
+from taskguard.store import Ending
+
+_logger = logging.getLogger("taskguard")
+
+
+class GuardedTask(Task):  # type: ignore[misc]
+    """What a guarded task has in front of its own base class. The claim is in `__call__`, around the body."""
+
+    abstract = True
+    acks_late = True
+    reject_on_worker_lost = True
+    track_started = False
+    """Celery would say STARTED before the claim; the guard does it after."""
+    taskguard_track_started: bool | None = None
+    taskguard_policy: Policy
+
+    @classmethod
+    def on_bound(cls, app: Celery) -> None:
+        if not is_installed(app):
+            install(app)
+        super().on_bound(app)
+
+    @functools.cached_property
+    def taskguard(self) -> TaskGuard:
+        function, bound = _body_of(type(self))
+        return TaskGuard(self, self.taskguard_policy, function, bound=bound)
+
+    @functools.cached_property
+    def Request(self) -> type:  # noqa: N802 - Celery's name
+        from taskguard.celery.request import guarded_request  # the worker's own code: a publisher does not need it
+
+        return guarded_request(symbol_by_name(super().Request))
+
+    @property
+    def taskguard_tracks_start(self) -> bool:
+        chosen = self.taskguard_track_started
+        return bool(self.app.conf.task_track_started if chosen is None else chosen)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        request = self.request
+        if not request.called_directly and request.id is not None:
+            return Run(self, self._call_body)(args, kwargs)
+        mapped = map_in_hand()
+        if mapped is not None:
+            return Item(self, mapped)(args, kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def _call_body(self, *args: Any, **kwargs: Any) -> Any:
+        # A base class may have a __call__ of its own. Celery's would hide the request from an eager body.
+        theirs = super().__call__
+        body = self.run if theirs.__func__ is Task.__call__ else theirs
+        return body(*args, **kwargs)
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
+        key = options.pop("idempotency_key", None)
+        if key is not None:
+            options["headers"] = {**(options.get("headers") or {}), IDEMPOTENCY_KEY: key}
+        return super().apply_async(args, kwargs, *rest, **options)
+
+    def replace(self, sig: Any) -> Any:
+        run = running()
+        if run is not None and run.id == self.request.id:
+            run.replaced_by_itself = _ends_as(sig) == self.name
+        return super().replace(sig)
+
+    def after_return(self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        super().after_return(status, retval, task_id, args, kwargs, einfo)
+        ended = getattr(self.request, ENDED, None)
+        if ended is None:
+            return
+        # Celery has stored the result and sent off what comes next: a leftover copy need not do it again.
+        claim, how = ended
+        ending = Ending(how=how, keep_for=self.taskguard.policy.keep, answered=True)
+        try:
+            self.taskguard.guarding.guard.store.release(claim, ending, anyway=True)
+        except StoreError as error:
+            _logger.warning("%s[%s] was answered, and that is not written down: %s", self.name, task_id, error)
+
+
+# -- the decorator -----------------------------------------------------------------------------------------------
+
+
+@overload
+def singleton_task(app: Callable[..., Any], /) -> Any: ...
+@overload
+def singleton_task(app: Celery | None = None, /, **options: Any) -> Callable[[Any], Any]: ...
+
+
+def singleton_task(app: Any = None, /, **options: Any) -> Any:
+    """Make a task of a function or of a task class, and guard it.
+
+    `@singleton_task(app, key=…)` registers it with *app*; without an app it is a shared task. Over `@app.task` it
+    guards the task that is there. Options that are not the guard's are Celery's own.
+    """
+    if app is not None and not isinstance(app, Celery) and not _is_proxy_of_app(app):
+        return singleton_task()(app)
+
+    def decorate(what: Any) -> Any:
+        policy, theirs = _split(options)
+        if isinstance(what, PromiseProxy):
+            _no_options_for(what, theirs)
+            what.__then__(lambda: adopt(what._get_current_object(), policy))
+            return what
+        if isinstance(what, Task):
+            _no_options_for(what, theirs)
+            adopt(what, policy)
+            return what
+        if inspect.isclass(what):
+            return _task_of_class(app, what, policy, theirs)
+        return _task_of_function(app, what, policy, theirs)
+
+    return decorate
+
+
+def _task_of_function(app: Celery | None, function: Callable[..., Any], policy: Policy, options: dict[str, Any]) -> Any:
+    if not callable(function):
+        raise ConfigurationError(f"singleton_task takes a function or a task class, not {function!r}")
+    if runs_later(function):
+        raise ConfigurationError(
+            f"{function!r} only begins when it is called (it is a coroutine or a generator), so its end cannot be "
+            "guarded; give a plain function"
+        )
+    visible = with_fence(function)
+    name = options.get("name") or function.__qualname__
+    # A key that cannot be made is an error here, not at the first call.
+    policy.keys_for(signature_of(visible, bound=bool(options.get("bind"))), name)
+
+    def options_for(base: type) -> dict[str, Any]:
+        return {**options, "base": guarded_base(base), "taskguard_policy": policy}
+
+    if app is not None:
+        install(app)
+        return app.task(**options_for(options.get("base") or app.Task))(visible)
+    return _share(
+        lambda other: other._task_from_fun(visible, **options_for(options.get("base") or other.Task)),
+        lambda other: options.get("name") or other.gen_task_name(function.__name__, function.__module__),
+    )
+
+
+def _task_of_class(app: Celery | None, base: Any, policy: Policy, options: dict[str, Any]) -> Any:
+    if not issubclass(base, Task):
+        raise ConfigurationError(f"{base!r} is no task class; let it inherit from celery.Task")
+    function = _body_of(base)[0]
+    if fence_parameter(function) is not None:
+        options = {**options, "run": with_fence(function)}
+    policy.keys_for(signature_of(options.get("run", function), bound=True), base.name or base.__qualname__)
+    body = {**options, "abstract": False, "taskguard_policy": policy, "__module__": base.__module__}
+    guarded: Any = type(base.__name__, (guarded_base(base),), body)
+    if app is not None:
+        install(app)
+        return app.register_task(guarded())
+    return _share(
+        lambda other: other.register_task(guarded()),
+        lambda other: guarded.name or other.gen_task_name(guarded.__name__, guarded.__module__),
+    )
+
+
+def _share(make: Callable[[Celery], Any], name: Callable[[Celery], str]) -> Any:
+    """A task of every app: of those that are ready, and of those that will be."""
+
+    def make_in(app: Celery) -> Any:
+        install(app)
+        return make(app)
+
+    _state.connect_on_app_finalize(make_in)
+    for app in _state._get_active_apps():
+        if app.finalized:
+            with app._finalize_mutex:
+                make_in(app)
+
+    def of_current_app() -> Any:
+        app = _state.get_current_app()
+        return app.tasks[name(app)]
+
+    return Proxy(of_current_app)
+
+
+def guard_by_options(task: Any, options: Mapping[str, Any]) -> None:
+    """Guard a task as the app's setting `taskguard_tasks` says."""
+    attributes = {name: value for name, value in options.items() if name in ("acks_late", "reject_on_worker_lost")}
+    adopt(task, checked({name: value for name, value in options.items() if name not in attributes}), attributes)
+
+
+def adopt(task: Any, policy: Policy, attributes: Mapping[str, Any] | None = None) -> None:
+    """Guard a task that was made without us."""
+    if isinstance(task, GuardedTask):
+        return
+    base = type(task)
+    function, bound = _body_of(base)
+    if fence_parameter(function) is not None:
+        raise ConfigurationError(
+            f"{task.name} wants a fence and was made by Celery alone, so its callers would have to pass it; write "
+            "@singleton_task(app, …) in place of @app.task, or call taskguard.current_fence() in the body"
+        )
+    policy.keys_for(signature_of(function, bound=bound), task.name)
+    body = {"taskguard_policy": policy, "taskguard_track_started": bool(task.track_started), **(attributes or {})}
+    task.__class__ = type(base.__name__, (GuardedTask, base), {**body, "__module__": base.__module__})
+    if not is_installed(task.app):
+        install(task.app)
+
+
+# -- classes and options -----------------------------------------------------------------------------------------
+
+
+@functools.cache
+def guarded_base(base: Any) -> Any:
+    """*base* with the guard in front of it. What it says of acknowledgement stands."""
+    if issubclass(base, GuardedTask):
+        return base
+    chosen = {
+        name: getattr(base, name)
+        for name in ("acks_late", "reject_on_worker_lost")
+        if getattr(base, name, None) is not None
+    }
+    body = {**chosen, "taskguard_track_started": base.track_started, "abstract": True, "__module__": base.__module__}
+    return type(f"Guarded{base.__name__}", (GuardedTask, base), body)
+
+
+def with_fence(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as its callers see it: without the fence, which it is given when it runs."""
+    name = fence_parameter(function)
+    if name is None:
+        return function
+
+    @functools.wraps(function)
+    def fenced(*args: Any, **kwargs: Any) -> Any:
+        if name in kwargs:
+            raise TypeError(f"{function.__qualname__}() is given {name!r} by the guard, not by its caller")
+        return function(*args, **kwargs, **{name: current_fence()})
+
+    signature = read_signature(function)
+    rest = [parameter for parameter in signature.parameters.values() if parameter.name != name]
+    if signature.parameters[name].kind is inspect.Parameter.POSITIONAL_ONLY:
+        raise ConfigurationError(f"{function.__qualname__}: the parameter {name} is given by name; let it have one")
+    fenced.__signature__ = signature.replace(parameters=rest)  # type: ignore[attr-defined]
+    fenced.__annotations__ = {key: value for key, value in function.__annotations__.items() if key != name}
+    return fenced
+
+
+def _body_of(task_class: type) -> tuple[Callable[..., Any], bool]:
+    """The function that is the body, and whether its first parameter is the task."""
+    run = inspect.getattr_static(task_class, "run")
+    return (run.__func__, False) if isinstance(run, staticmethod) else (run, True)
+
+
+def _ends_as(sig: Any) -> str:
+    """The name of the task that ends a canvas, and so has its id."""
+    if getattr(sig, "tasks", None) and sig.task == "celery.chain":
+        return _ends_as(sig.tasks[-1])
+    if sig.task == "celery.chord":
+        return _ends_as(sig.body)
+    return str(sig.task)
+
+
+def _split(options: Mapping[str, Any]) -> tuple[Policy, dict[str, Any]]:
+    """The policy, and the options that are Celery's."""
+    theirs = {name: value for name, value in options.items() if name not in POLICY_OPTIONS}
+    for name in theirs:
+        # Celery takes any name as an attribute of the task, also one of ours that is misspelt.
+        near = difflib.get_close_matches(name, POLICY_OPTIONS, 1, cutoff=0.75)
+        if near and not hasattr(Task, name):
+            raise ConfigurationError(f"there is no option {name} (did you mean {near[0]}?)")
+    if "track_started" in theirs:
+        theirs["taskguard_track_started"] = theirs.pop("track_started")
+    return checked({name: value for name, value in options.items() if name in POLICY_OPTIONS}), theirs
+
+
+def _no_options_for(task: Any, options: Mapping[str, Any]) -> None:
+    if options:
+        raise ConfigurationError(
+            f"{', '.join(options)}: options of Celery belong to @app.task where the task is made by that"
+        )
+
+
+def _is_proxy_of_app(app: Any) -> bool:
+    return isinstance(app, Proxy) and isinstance(app._get_current_object(), Celery)

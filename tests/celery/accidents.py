@@ -1,0 +1,48 @@
+"""Workers that die at a chosen moment: once, and then never again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+from celery import Celery
+
+from tests.celery import bodies
+
+ENVIRONMENT = "TASKGUARD_TEST_ACCIDENT"
+"""The environment variable that names the moment: see `prepare`."""
+
+
+def prepare(app: Celery) -> None:
+    """Before the result is stored; after it, and before the acknowledgement; between the claim and the body."""
+    moment = os.environ.get(ENVIRONMENT)
+    if moment == "before the result":
+        _die_in(type(app.backend), "mark_as_done", before=True)
+    elif moment == "after the result":
+        _die_in(type(app.backend), "mark_as_done", before=False)
+    elif moment == "after the claim":
+        from taskguard.guard import Guard
+
+        _die_in(Guard, "begin", before=False)
+
+
+def _die_in(owner: type, name: str, *, before: bool) -> None:
+    original = getattr(owner, name)
+
+    def dying(*args: Any, **options: Any) -> Any:
+        if before:
+            die_once()
+        value = original(*args, **options)
+        if not before:
+            die_once()
+        return value
+
+    setattr(owner, name, dying)
+
+
+def die_once() -> None:
+    """The whole worker, as if its machine went."""
+    if not bodies.noted("accident"):
+        bodies.note("accident")
+        os.killpg(os.getpgrp(), signal.SIGKILL)

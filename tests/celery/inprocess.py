@@ -1,0 +1,52 @@
+"""An app whose broker, result backend and store are this process: what a call does, without a worker."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from celery import Celery
+
+from taskguard.celery import singleton_task
+from taskguard.stores.memory import MemoryStore
+
+_numbers = count()
+
+
+def make_app(**conf: Any) -> Celery:
+    app = Celery(f"app{next(_numbers)}", set_as_current=False)
+    own = {
+        "broker_url": "memory://",
+        "result_backend": "cache+memory://",
+        "task_default_queue": f"queue{next(_numbers)}",
+        "taskguard_store": MemoryStore(),
+    }
+    app.conf.update({**own, **conf})
+    return app
+
+
+def guarded(app: Celery, **options: Any) -> Any:
+    """`singleton_task` for this app alone: Celery would share it with the apps of all other tests."""
+    return singleton_task(app, shared=False, **options)
+
+
+def store_of(app: Celery) -> Any:
+    return app._taskguard.guard.store
+
+
+def sent(app: Celery) -> list[Any]:
+    """The messages in the app's queue, which is empty afterwards."""
+    with app.connection_for_read() as connection:
+        queue = connection.SimpleQueue(app.conf.task_default_queue)
+        found = []
+        while True:
+            try:
+                message = queue.get_nowait()
+            except queue.Empty:
+                return found
+            message.ack()
+            found.append(message)
+
+
+def ids(messages: list[Any]) -> list[str]:
+    return [message.headers["id"] for message in messages]

@@ -1,0 +1,12 @@
+"""What older versions of Celery and of its Redis transport cannot do."""
+
+from __future__ import annotations
+
+import celery
+import pytest
+from kombu.transport.redis import Channel
+
+needs_quorum_queues = pytest.mark.skipif(celery.VERSION < (5, 5), reason="Celery knows quorum queues since 5.5")
+needs_quick_redelivery = pytest.mark.skipif(
+    not hasattr(Channel, "unacked_restore_interval"), reason="this kombu looks for lost messages every 100 s"
+)

@@ -1,0 +1,484 @@
+"""What a call does before any worker sees it: the claim, the message, the handle."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from celery import chain, group, signature
+from kombu.exceptions import OperationalError
+
+from taskguard import DuplicateTaskError, KeyArgumentError, PayloadMismatchError, StoreUnavailableError
+from taskguard.celery import install
+from taskguard.stores.memory import MemoryStore
+from tests.waiting import wait_until
+
+from .inprocess import guarded, ids, make_app, sent, store_of
+
+
+def entry(task: Any, *args: Any) -> Any:
+    found = task.taskguard.get(*args)
+    return found and (found.state, found.owner)
+
+
+def test_a_call_is_queued_and_its_duplicate_gets_the_same_handle():
+    app = make_app()
+
+    @guarded(app)
+    def add(a, b=2):
+        return a + b
+
+    first = add.delay(1)
+    second = add.delay(1)
+    assert ids(sent(app)) == [first.id] == [second.id]
+    assert entry(add, 1) == ("queued", first.id)
+    assert not first.taskguard.duplicate
+    assert second.taskguard.duplicate
+    assert second.taskguard.owner == first.id
+    assert second.taskguard.state == "queued"
+    assert second.taskguard.since == pytest.approx(store_of(app).get(add.taskguard.key(1)).since)
+
+
+def test_every_spelling_and_every_way_of_one_call_is_one_key():
+    app = make_app()
+
+    @guarded(app)
+    def add(a, b=2):
+        return a + b
+
+    add.delay(1)
+    calls = [
+        lambda: add.delay(a=1),
+        lambda: add.delay(1, 2),
+        lambda: add.apply_async((1,), {"b": 2}),
+        lambda: add.s(1).apply_async(),
+        lambda: add.si(b=2, a=1).delay(),
+        lambda: app.send_task(add.name, (1,)),
+        lambda: app.send_task(add.name, kwargs={"a": 1, "b": 2}),
+        lambda: signature(add.name, args=(1,), app=app).apply_async(),
+    ]
+    for call in calls:
+        assert call().taskguard.duplicate
+    assert len(sent(app)) == 1
+    assert add.delay(2).taskguard.duplicate is False
+
+
+def test_raise_tells_who_and_since_when():
+    app = make_app()
+
+    @guarded(app, on_conflict="raise")
+    def add(a):
+        return a
+
+    first = add.delay(1)
+    with pytest.raises(DuplicateTaskError) as caught:
+        add.delay(1)
+    assert (caught.value.owner, caught.value.state) == (first.id, "queued")
+    assert caught.value.since > 0
+    assert caught.value.key == add.taskguard.key(1)
+
+
+def test_wait_publishes_every_call():
+    app = make_app()
+
+    @guarded(app, on_conflict="wait")
+    def add(a):
+        return a
+
+    assert len({add.delay(1).id, add.delay(1).id}) == 2
+    assert len(sent(app)) == 2
+
+
+def test_with_hold_running_nothing_is_claimed_before_the_start():
+    app = make_app()
+
+    @guarded(app, hold="running")
+    def add(a):
+        return a
+
+    add.delay(1), add.delay(1)
+    assert len(sent(app)) == 2
+    assert entry(add, 1) is None
+
+
+def test_with_one_queued_one_running_the_place_in_the_queue_is_an_entry_of_its_own():
+    app = make_app()
+
+    @guarded(app, hold="one_queued_one_running")
+    def add(a):
+        return a
+
+    first = add.delay(1)
+    assert add.delay(1).id == first.id
+    assert store_of(app).get(f"{add.taskguard.key(1)}:queue").state == "queued"
+    assert store_of(app).get(add.taskguard.key(1)) is None
+
+
+class TestCanvas:
+    def test_members_are_always_published_and_join_their_twins(self):
+        app = make_app()
+
+        @guarded(app)
+        def add(a, b=2):
+            return a + b
+
+        result = group(add.s(1), add.s(1), add.s(2)).apply_async()
+        messages = sent(app)
+        assert ids(messages) == [child.id for child in result.children]
+        joins = [message.headers.get("taskguard_join") for message in messages]
+        assert joins == [None, result.children[0].id, None]
+
+    def test_a_chain_publishes_its_first_step_and_carries_the_rest(self):
+        app = make_app()
+
+        @guarded(app)
+        def add(a, b=2):
+            return a + b
+
+        add.delay(1)
+        sent(app)
+        chain(add.s(1), add.s(5)).apply_async()
+        [message] = sent(app)
+        assert message.headers["taskguard_join"]
+
+    def test_an_id_that_is_queued_is_published_again_and_claims_nothing_new(self):
+        app = make_app()
+
+        @guarded(app)
+        def add(a):
+            return a
+
+        add.apply_async((1,), task_id="chosen")
+        add.apply_async((1,), task_id="chosen")
+        assert ids(sent(app)) == ["chosen", "chosen"]
+        assert entry(add, 1) == ("queued", "chosen")
+
+
+class TestBroker:
+    def test_a_refused_message_frees_the_key_and_the_error_reaches_the_caller(self, monkeypatch):
+        app = make_app()
+
+        @guarded(app)
+        def add(a):
+            return a
+
+        def refuse(*args: Any, **options: Any) -> None:
+            raise OperationalError("no broker")
+
+        install(app)
+        monkeypatch.setattr(app.amqp, "send_task_message", refuse)
+        with pytest.raises(OperationalError):
+            add.delay(1)
+        assert entry(add, 1)[0] == "free"
+        monkeypatch.undo()
+        assert not add.delay(1).taskguard.duplicate
+
+    def test_a_message_nobody_is_known_to_have_published_is_published_by_the_duplicate(self):
+        app = make_app()
+
+        @guarded(app)
+        def add(a):
+            return a
+
+        first = add.delay(1)
+        wait_until(lambda: store_of(app).get(add.taskguard.key(1)).copies == 1)
+        lost = make_claim_without_message(app, add, 2)
+        duplicate = add.apply_async((2,), link=add.s())
+        assert duplicate.id == lost
+        messages = sent(app)
+        assert ids(messages) == [first.id, lost]
+        assert messages[1].payload[2]["callbacks"] is None  # who waits for this call does not wait for that one
+        wait_until(lambda: store_of(app).get(add.taskguard.key(2)).copies == 1)
+        add.delay(2)
+        assert sent(app) == []
+
+    def test_a_duplicate_in_the_same_process_knows_what_was_published_a_moment_ago(self):
+        app = make_app()
+
+        @guarded(app)
+        def add(a):
+            return a
+
+        add.delay(0)
+        app._taskguard.marks.send = lambda: None  # the store is told nothing
+        add.delay(1), add.delay(1)
+        assert len(sent(app)) == 2
+
+    def test_after_a_long_time_in_the_queue_the_message_is_published_again(self):
+        app = make_app(taskguard_republish_after=0.05)
+
+        @guarded(app)
+        def add(a):
+            return a
+
+        first = add.delay(1)
+        wait_until(lambda: store_of(app).get(add.taskguard.key(1)).copies == 1)
+
+        def published_again() -> bool:
+            assert add.delay(1).id == first.id
+            return len(sent(app)) > 0
+
+        sent(app)
+        wait_until(published_again)
+        assert store_of(app).get(add.taskguard.key(1)).copies == 2
+
+
+def make_claim_without_message(app: Any, task: Any, *args: Any) -> str:
+    """What a publisher leaves that died between its claim and its message."""
+    guard = app._taskguard.guard
+    claim = guard.new_claim(task.taskguard.key(*args), "died", task.taskguard.policy, state="queued")
+    guard.ask(claim)
+    return "died"
+
+
+class TestDelays:
+    def test_a_queued_entry_waits_past_the_delay(self):
+        app = make_app(taskguard_queued_for=100)
+
+        @guarded(app)
+        def add(a):
+            return a
+
+        add.apply_async((1,), countdown=50)
+        add.apply_async((2,), eta=datetime.now(timezone.utc) + timedelta(seconds=70))
+        assert store_of(app).get(add.taskguard.key(1)).remaining == pytest.approx(150, abs=2)
+        assert store_of(app).get(add.taskguard.key(2)).remaining == pytest.approx(170, abs=2)
+
+    @pytest.mark.parametrize("spelling", ["seconds", "moment", "text"])
+    def test_a_queued_entry_never_outlives_expires(self, spelling):
+        app = make_app()
+
+        @guarded(app)
+        def add(a):
+            return a
+
+        moment = datetime.now(timezone.utc) + timedelta(seconds=40)
+        expires = {"seconds": 40, "moment": moment, "text": moment.isoformat()}[spelling]
+        add.apply_async((1,), expires=expires)
+        assert store_of(app).get(add.taskguard.key(1)).remaining == pytest.approx(40, abs=2)
+
+
+class TestIdempotencyKeys:
+    def test_the_callers_key_is_the_key(self):
+        app = make_app()
+
+        @guarded(app)
+        def charge(order, cents):
+            return cents
+
+        first = charge.apply_async((1, 100), idempotency_key="order-1")
+        assert charge.apply_async((1, 100), idempotency_key="order-1").id == first.id
+        assert not charge.delay(1, 100).taskguard.duplicate
+        assert sent(app)[0].headers["taskguard_idempotency_key"] == "order-1"
+
+    def test_other_arguments_are_an_error(self):
+        app = make_app()
+
+        @guarded(app)
+        def charge(order, cents):
+            return cents
+
+        first = charge.apply_async((1, 100), idempotency_key="order-1")
+        with pytest.raises(PayloadMismatchError) as caught:
+            charge.apply_async((1, 200), idempotency_key="order-1")
+        assert caught.value.owner == first.id
+
+    def test_a_process_without_the_code_leaves_it_to_the_worker(self):
+        app = make_app()
+        install(app)
+        app.send_task("elsewhere.charge", (1, 100), idempotency_key="order-1")
+        [message] = sent(app)
+        assert message.headers["taskguard_idempotency_key"] == "order-1"
+        assert "taskguard_key" not in message.headers
+
+
+class TestHeaders:
+    def test_headers_passed_on_to_another_call_are_not_taken_for_its_own(self):
+        app = make_app()
+
+        @guarded(app)
+        def add(a):
+            return a
+
+        add.delay(1)
+        [message] = sent(app)
+        passed_on = {name: value for name, value in message.headers.items() if name.startswith("taskguard_")}
+        add.apply_async((2,), headers={"trace": "x", **passed_on})
+        [other] = sent(app)
+        assert other.headers["taskguard_key"] == add.taskguard.key(2)
+        assert other.headers["trace"] == "x"
+
+    def test_a_call_whose_arguments_do_not_fit_is_left_to_the_worker(self):
+        app = make_app()
+
+        @guarded(app, typing=False)
+        def add(a):
+            return a
+
+        add.delay(1, 2, 3)
+        assert len(sent(app)) == 1
+
+    def test_an_argument_that_makes_no_key_is_an_error_at_the_call(self):
+        app = make_app(task_serializer="pickle", accept_content=["pickle"])
+
+        @guarded(app)
+        def add(a):
+            return a
+
+        with pytest.raises(KeyArgumentError):
+            add.delay(object())
+
+
+def test_a_silent_store_is_waited_for_a_second_and_then_the_call_is_published_unclaimed(monkeypatch):
+    app = make_app()
+
+    @guarded(app)
+    def add(a):
+        return a
+
+    def silent(self: Any, claim: Any) -> None:
+        raise StoreUnavailableError("store", "silent")
+
+    monkeypatch.setattr(MemoryStore, "claim", silent)
+    result = add.delay(1)
+    assert ids(sent(app)) == [result.id]
+    assert not result.taskguard.duplicate
+
+
+class TestOnDone:
+    def test_the_stored_outcome_is_the_answer(self):
+        app = make_app()
+
+        @guarded(app, on_done="reuse_success", keep_for=60)
+        def add(a):
+            return a + 1
+
+        first = add.apply((1,))
+        again = add.delay(1)
+        assert again.get(timeout=1) == 2
+        assert again.status == "SUCCESS"
+        assert again.ready()
+        assert again.taskguard.duplicate
+        assert (again.taskguard.owner, again.taskguard.state) == (first.id, "done")
+        assert sent(app) == []
+
+    def test_a_failure_is_the_answer_where_that_is_wanted(self):
+        app = make_app()
+
+        @guarded(app, on_done="reuse", keep_for=60)
+        def fail(a):
+            raise ValueError(f"not {a}")
+
+        fail.apply((1,))
+        with pytest.raises(ValueError, match="not 1"):
+            fail.delay(1).get(timeout=1)
+        assert fail.delay(1).status == "FAILURE"
+
+    def test_a_failure_runs_again_with_reuse_success(self):
+        app = make_app()
+
+        @guarded(app, on_done="reuse_success", keep_for=60)
+        def fail(a):
+            raise ValueError(a)
+
+        fail.apply((1,))
+        assert not fail.delay(1).taskguard.duplicate
+
+    def test_a_member_of_a_canvas_is_answered_by_a_worker_under_its_own_id(self):
+        app = make_app()
+
+        @guarded(app, on_done="reuse_success", keep_for=60)
+        def add(a):
+            return a + 1
+
+        add.apply((1,))
+        result = group(add.s(1)).apply_async()
+        assert ids(sent(app)) == [result.children[0].id]
+
+
+class TestRunOnceMore:
+    def test_while_one_runs_one_more_is_queued_and_no_second(self):
+        app = make_app()
+
+        @guarded(app, on_conflict="run_once_more")
+        def sync(user, version=1):
+            return version
+
+        running = start(app, sync, 1)
+        more = sync.delay(1)
+        assert more.id != running
+        assert not more.taskguard.duplicate
+        assert sync.delay(1).id == more.id
+        assert ids(sent(app)) == [more.id]
+
+    def test_the_newest_arguments_take_the_place(self):
+        app = make_app()
+
+        @guarded(app, on_conflict="run_once_more", key="user")
+        def sync(user, version):
+            return version
+
+        start(app, sync, 1, 1)
+        sync.delay(1, 2)
+        newest = sync.delay(1, 3)
+        assert store_of(app).get(f"{sync.taskguard.key(1, 1)}:next").owner == newest.id
+
+    def test_a_queued_twin_with_the_same_arguments_is_enough(self):
+        app = make_app()
+
+        @guarded(app, on_conflict="run_once_more", key="user")
+        def sync(user, version):
+            return version
+
+        first = sync.delay(1, 1)
+        assert sync.delay(1, 1).id == first.id
+        assert sync.delay(1, 2).id != first.id
+        assert len(sent(app)) == 2
+
+
+def start(app: Any, task: Any, *args: Any) -> str:
+    """A job of that key is running."""
+    guard = app._taskguard.guard
+    guard.ask(guard.new_claim(task.taskguard.key(*args), "runs", task.taskguard.policy))
+    return "runs"
+
+
+def test_enforce_false_counts_and_publishes():
+    app = make_app()
+
+    @guarded(app, enforce=False)
+    def add(a):
+        return a
+
+    told = []
+    add.delay(1)
+    app._taskguard.guard.listeners.add(told.append)
+    add.delay(1)
+    assert len(sent(app)) == 2
+    assert [event.kind for event in told] == ["duplicate"]
+
+
+def test_a_result_that_reaches_only_its_caller_is_published_under_the_callers_id():
+    app = make_app(result_backend="rpc://")
+
+    @guarded(app)
+    def add(a):
+        return a
+
+    first, second = add.delay(1), add.delay(1)
+    assert first.id != second.id
+    assert second.taskguard.duplicate
+    assert sent(app)[1].headers["taskguard_join"] == first.id
+
+
+def test_release_by_hand_frees_the_key():
+    app = make_app()
+
+    @guarded(app)
+    def add(a):
+        return a
+
+    add.delay(1)
+    assert add.taskguard.release(1)
+    assert not add.delay(1).taskguard.duplicate

@@ -1,0 +1,433 @@
+"""Workers that are killed, stopped and shut down, messages that come twice or never, a store that is away."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import closing
+from typing import Any
+
+import pytest
+import redis
+from celery import chord
+
+from taskguard import TooManyStartsError
+from tests.celery.accidents import ENVIRONMENT as ACCIDENT
+from tests.celery.scene import Scene
+from tests.celery.settings import QUICK_REDELIVERY
+from tests.servers import require
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def make_scene(make_fleet: Any, tmp_path: Any) -> Any:
+    def make(**options: Any) -> Scene:
+        return Scene(make_fleet(**options), tmp_path)
+
+    return make
+
+
+REDIS_AND_RABBITMQ = pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
+
+
+def conf_for(broker: str) -> dict[str, Any]:
+    return dict(QUICK_REDELIVERY) if broker == "redis" else {}
+
+
+# -- shutting down -----------------------------------------------------------------------------------------------
+
+
+@REDIS_AND_RABBITMQ
+def test_warm_shutdown(make_scene, broker):
+    scene = make_scene(broker=broker)
+    worker = scene.fleet.start_worker()
+    result = scene.call(gate="gate", value=1)
+    scene.begun()
+    worker.kill("SIGTERM")
+    worker.wait_for_log("Warm shutdown")
+    scene.gate.open()
+    worker.wait_until_gone()
+    assert result.get(timeout=5) == 1
+    assert scene.state() == "done"
+
+
+@REDIS_AND_RABBITMQ
+def test_cold_shutdown(make_scene, broker):
+    scene = make_scene(broker=broker)
+    worker = scene.fleet.start_worker()
+    result = scene.call(gate="gate", value=1)
+    first = scene.begun()[0]
+    worker.quit()
+    assert scene.state() == "queued"
+    scene.gate.open()
+    scene.fleet.start_worker()
+    assert result.get(timeout=20) == 1
+    second = scene.begun(2)[1]
+    assert first["token"] < second["token"]
+    assert second["starts"] == 1  # nobody died of it
+    assert not scene.overlaps
+
+
+# -- killed ------------------------------------------------------------------------------------------------------
+
+
+@REDIS_AND_RABBITMQ
+def test_a_killed_child(make_scene, broker):
+    scene = make_scene(broker=broker)
+    worker = scene.fleet.start_worker()
+    result = scene.call(gate="gate", value=1)  # its lease is 30 seconds: nobody waits for that here
+    first = scene.begun()[0]
+    worker.kill_child(first["pid"])
+    second = scene.begun(2, timeout=10)[1]
+    assert second["starts"] == 2
+    assert first["token"] < second["token"]
+    scene.gate.open()
+    assert result.get(timeout=20) == 1
+    scene.next_call_runs()
+
+
+def test_a_killed_child_of_a_task_that_acknowledges_early(make_scene):
+    scene = make_scene()
+    worker = scene.fleet.start_worker()
+    scene.call("early", gate="gate")
+    worker.kill_child(scene.begun()[0]["pid"])
+    scene.wait_for_state("free", name="early", within=5)
+    scene.gate.open()
+    scene.next_call_runs("early")
+
+
+@REDIS_AND_RABBITMQ
+def test_a_killed_worker(make_scene, broker):
+    scene = make_scene(broker=broker, conf=conf_for(broker))
+    worker = scene.fleet.start_worker()
+    result = scene.call("short", gate="gate", value=1)
+    first = scene.begun()[0]
+    worker.kill()
+    scene.fleet.start_worker()
+    second = scene.begun(2)[1]
+    assert first["token"] < second["token"]
+    assert second["starts"] == 2
+    scene.gate.open()
+    assert result.get(timeout=20) == 1
+    assert scene.runs == 2
+
+
+def test_a_job_that_kills_its_worker_every_time_fails_and_the_fleet_lives(make_scene):
+    scene = make_scene()
+    scene.fleet.start_worker()
+    result = scene.call(then="die")
+    with pytest.raises(TooManyStartsError):
+        result.get(timeout=40)
+    assert scene.runs == 3
+    assert scene.state() == "free"
+    scene.next_call_runs()
+
+
+def test_at_most_once(make_scene):
+    scene = make_scene()
+    scene.fleet.start_worker()
+    result = scene.call("once", then="die")
+    with pytest.raises(TooManyStartsError):
+        result.get(timeout=20)
+    assert scene.runs == 1
+
+
+@pytest.mark.parametrize("moment", ["before the result", "after the result"])
+def test_a_worker_killed_between_the_end_of_the_body_and_the_ack(make_scene, moment):
+    scene = make_scene(conf=dict(QUICK_REDELIVERY))
+    worker = scene.fleet.start_worker(environment={ACCIDENT: moment})
+    job = scene.job("short")
+    result = chord([job.s(scene.key, value=3), job.s(f"{scene.key}-2", value=4)], scene.fleet.tasks.total.s())()
+    worker.wait_until_gone()
+    scene.fleet.start_worker()
+    assert result.get(timeout=30) == 7
+    assert scene.runs == 1
+    assert scene.ledger.count("begin", key=f"{scene.key}-2") == 1
+    assert scene.ledger.count("begin", key="total") == 1
+
+
+def test_a_worker_killed_between_the_claim_and_the_body(make_scene):
+    scene = make_scene(conf=dict(QUICK_REDELIVERY))
+    worker = scene.fleet.start_worker(environment={ACCIDENT: "after the claim"})
+    result = scene.call("short", value=3)
+    worker.wait_until_gone()
+    scene.fleet.start_worker()
+    assert result.get(timeout=30) == 3
+    assert scene.begun()[0]["starts"] == 2
+
+
+# -- delivered twice ---------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_outlives_the_visibility_timeout_five_times_runs_once(make_scene):
+    scene = make_scene(conf=dict(QUICK_REDELIVERY))
+    for _ in range(2):
+        scene.fleet.start_worker(wait=False)
+    result = scene.call("short", gate="gate", value=1)
+    scene.begun()
+    time.sleep(10)  # five times the timeout: time itself is under test
+    assert any("running elsewhere" in worker.log() or "duplicate" in worker.log() for worker in scene.fleet.workers)
+    scene.gate.open()
+    assert result.get(timeout=20) == 1
+    assert scene.runs == 1
+    wait_until(lambda: queued_messages(scene) == 0, what="leftover copies to be dropped")
+    assert scene.runs == 1
+
+
+def test_a_redelivered_job_runs_if_its_first_worker_is_then_killed(make_scene):
+    scene = make_scene(conf=dict(QUICK_REDELIVERY))
+    for _ in range(2):
+        scene.fleet.start_worker()
+    result = scene.call("short", gate="gate", value=1)
+    first = scene.begun()[0]
+    runs_it, other = by_child(scene, first["pid"])
+    other.wait_for_log(f"owner {result.id}, running by {result.id}")
+    # Not while the copy that was put back is on the wire: Redis hands it to whoever asked first, also if that one is
+    # being killed, and then it is gone, as any message of Celery's is.
+    received = f"Task short[{result.id}] received"
+    wait_until(lambda: sum(worker.log().count(received) for worker in scene.fleet.workers) > 2)
+    runs_it.kill()
+    second = scene.begun(2)[1]
+    assert second["pid"] in other.children()
+    scene.gate.open()
+    assert result.get(timeout=20) == 1
+    assert scene.runs == 2
+
+
+def test_a_stopped_worker_that_wakes_while_another_runs_its_job_which_is_then_killed(make_scene):
+    scene = make_scene(conf=dict(QUICK_REDELIVERY))
+    for _ in range(2):
+        scene.fleet.start_worker()
+    result = scene.call("short", gate="first", value=1)
+    first = scene.begun()[0]
+    one, other = by_child(scene, first["pid"])
+    one.pause()
+    scene.begun(2)
+    scene.gate.open("first")
+    scene.gate.shut("first")
+    one.resume()  # its end is refused, its ack takes the other worker's message away: they share a delivery tag
+    one.wait_for_log(f"Task short[{result.id}] ignored")
+    other.kill()
+    third = scene.begun(3)[2]
+    scene.gate.open("first")
+    assert result.get(timeout=20) == 1
+    assert third["token"] > scene.begun(2)[1]["token"] > first["token"]
+
+
+def test_a_stopped_worker_is_told_and_its_outcome_is_refused(make_scene):
+    scene = make_scene(conf=dict(QUICK_REDELIVERY))
+    for _ in range(2):
+        scene.fleet.start_worker()
+    result = scene.call("short", gate="gate", value="mine")
+    first = scene.begun()[0]
+    one, _ = by_child(scene, first["pid"])
+    one.pause()
+    second = scene.begun(2)[1]
+    one.resume()
+    scene.ledger.wait_for("failed", key=scene.key, error="LeaseLostError", pid=first["pid"])
+    scene.gate.open()
+    assert result.get(timeout=20) == "mine"
+    assert second["token"] > first["token"]
+    assert scene.entry("short").token == second["token"]
+    assert scene.ledger.count("end", key=scene.key) == 1
+    assert "lost: short" in one.log()
+
+
+def by_child(scene: Scene, pid: int) -> tuple[Any, Any]:
+    """The worker that has this process, and the other one."""
+    one, other = scene.fleet.workers
+    return (one, other) if pid in one.children() else (other, one)
+
+
+def queued_messages(scene: Scene) -> int:
+    """Everything the broker still has: waiting, or delivered and not acknowledged."""
+    client = redis.Redis.from_url(scene.fleet.database(0))
+    return int(client.llen(scene.fleet.queue)) + int(client.zcard("unacked_index"))
+
+
+# -- lost --------------------------------------------------------------------------------------------------------
+
+
+def lose_message(scene: Scene) -> None:
+    assert redis.Redis.from_url(scene.fleet.database(0)).lpop(scene.fleet.queue)
+
+
+def test_a_message_that_the_broker_lost_is_published_again_under_the_same_id(make_scene):
+    scene = make_scene(conf={"taskguard_republish_after": 0.5})
+    result = scene.call(value=1)
+    wait_until(lambda: scene.entry().copies == 1)
+    lose_message(scene)
+
+    def published_again() -> bool:
+        assert scene.call(value=1).id == result.id
+        return queued_messages(scene) > 0
+
+    wait_until(published_again, what="a duplicate call that publishes the message again")
+    scene.fleet.start_worker()
+    assert result.get(timeout=20) == 1
+    assert scene.runs == 1
+
+
+def test_both_copies_alive_and_it_still_runs_once(make_scene):
+    scene = make_scene(conf={"taskguard_republish_after": 0.2})
+    result = scene.call(value=1)
+    wait_until(lambda: scene.entry().copies == 1)
+
+    def published_again() -> bool:
+        scene.call(value=1)
+        return queued_messages(scene) == 2
+
+    wait_until(published_again)
+    for _ in range(2):
+        scene.fleet.start_worker(wait=False)
+    assert result.get(timeout=20) == 1
+    wait_until(lambda: queued_messages(scene) == 0)
+    assert scene.runs == 1
+
+
+# -- a store that is away ----------------------------------------------------------------------------------------
+
+AWAY = 10.0
+
+
+@pytest.fixture
+def store() -> Any:
+    with closing(require("redis-8", persistence="aof", settings={"appendfsync": "always"})) as server:
+        yield server
+
+
+def test_the_store_is_down_when_a_job_is_called(make_scene, store):
+    scene = make_scene(conf={"taskguard_store": store.url})
+    scene.fleet.start_worker()
+    store.stop()
+    started = time.monotonic()
+    result = scene.call(value=1)
+    assert time.monotonic() - started < 5  # a second of patience, not the ten of a worker
+    time.sleep(AWAY - 2)
+    assert scene.runs == 0
+    store.start()
+    assert result.get(timeout=40) == 1
+    assert scene.runs == 1
+
+
+def test_the_store_is_down_when_a_job_starts(make_scene, store):
+    scene = make_scene(conf={"taskguard_store": store.url})
+    results = [scene.call(value=1), scene.call(value=1, task_id="another")]
+    store.stop()
+    scene.fleet.start_worker()
+    time.sleep(AWAY)
+    assert scene.runs == 0
+    store.start()
+    assert [result.get(timeout=40) for result in results] == [1, 1]
+    assert scene.runs == 1
+
+
+def test_the_store_is_down_when_a_job_ends(make_scene, store):
+    scene = make_scene(conf={"taskguard_store": store.url, **QUICK_REDELIVERY})
+    for _ in range(2):
+        scene.fleet.start_worker()
+    result = scene.call("short", gate="gate", value=1)
+    scene.begun()
+    store.stop()
+    scene.gate.open()
+    scene.ended()
+    time.sleep(AWAY)  # its lease is long over, its message was delivered again
+    store.start()
+    assert result.get(timeout=40) == 1
+    assert scene.runs == 1
+
+
+# -- many --------------------------------------------------------------------------------------------------------
+
+
+def test_a_storm(make_scene):
+    """5,000 calls of 500 keys, 8 publishers, 4 workers."""
+    scene = make_scene()
+    for _ in range(4):
+        scene.fleet.start_worker(wait=False, concurrency=1)
+    handles: list[Any] = []
+    app, job = scene.fleet.app, scene.job("job")
+
+    def publish(number: int) -> None:
+        for n in range(625):
+            key = f"storm-{(number * 625 + n * 7) % 500}"
+            handles.append(job.apply_async((key,), {"value": key}))
+
+    threads = [threading.Thread(target=publish, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(handles) == 5000
+    for handle in {handle.id: handle for handle in handles}.values():
+        assert handle.get(timeout=60).startswith("storm-")
+    app.pool.force_close_all()
+    lines = scene.ledger.lines("begin")
+    assert {line["key"] for line in lines} == {f"storm-{n}" for n in range(500)}
+    assert not any(scene.ledger.overlaps(f"storm-{n}") for n in range(0, 500, 25))
+    assert at_most_one_at_a_time(scene)
+
+
+def at_most_one_at_a_time(scene: Scene) -> bool:
+    busy: dict[str, str] = {}
+    for line in sorted((line for line in scene.ledger.lines() if "key" in line), key=lambda line: line["at"]):
+        if line["what"] == "begin":
+            if line["key"] in busy:
+                return False
+            busy[line["key"]] = line["body"]
+        elif busy.pop(line["key"], None) != line["body"]:
+            return False
+    return True
+
+
+# -- other pools -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pool", ["threads", "solo", "gevent"])
+def test_pools(make_scene, pool):
+    scene = make_scene()
+    worker = scene.fleet.start_worker(pool=pool, concurrency=1 if pool == "solo" else 3)
+    assert scene.call(then="retry once", value=1).get(timeout=20) == 1
+    first = scene.call(value=2)
+    assert first.get(timeout=20) == 2
+    if pool != "solo":
+        held = scene.call(gate="gate", value=3)
+        scene.begun(4)
+        joined = scene.call(task_id="joined")
+        assert scene.call().id == held.id
+        scene.gate.open()
+        assert joined.get(timeout=20) == held.get(timeout=20) == 3
+    failed = scene.call(then="fail")
+    with pytest.raises(Exception, match="failed"):
+        failed.get(timeout=20)
+    assert scene.state() == "free"
+    worker.stop()
+
+
+def test_terminate_under_gevent(make_scene):
+    scene = make_scene()
+    scene.fleet.start_worker(pool="gevent")
+    result = scene.call(then="clean up slowly")
+    scene.begun()
+    result.revoke(terminate=True)
+    scene.ledger.wait_for("cleaning up")
+    scene.wait_for_state("free", within=5)
+    assert scene.ledger.count("cleaned up") == 1
+    scene.next_call_runs()
+
+
+@pytest.mark.parametrize("backend", ["sql", "rpc", None])
+def test_result_backends(make_scene, backend):
+    scene = make_scene(backend=backend)
+    scene.fleet.start_worker()
+    first = scene.call(gate="gate", value=1)
+    scene.begun()
+    second = scene.call(value=1)
+    third = scene.call(task_id="third")
+    scene.gate.open()
+    if backend is not None:
+        assert [result.get(timeout=20) for result in (first, second, third)] == [1, 1, 1]
+    scene.wait_for_state("done")
+    scene.call(key="after").forget() if backend == "sql" else scene.call(key="after")
+    scene.begun(key="after")
+    assert scene.runs == 1

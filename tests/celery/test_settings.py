@@ -1,0 +1,76 @@
+"""Where the store comes from, and what a wrong setting says."""
+
+from __future__ import annotations
+
+import ssl
+
+import pytest
+from celery import Celery
+
+from taskguard import ConfigurationError
+from taskguard.celery.guarding import Guarding
+from taskguard.celery.settings import Settings, store_of, visibility_timeout
+
+
+def app_with(**conf):
+    app = Celery("settings", set_as_current=False)
+    app.conf.update(conf)
+    return app
+
+
+@pytest.mark.parametrize(
+    ("broker", "backend", "store"),
+    [
+        ("redis://host:1/2", "redis://other", "redis://host:1/2"),
+        ("rediss://host:1/2?ssl_cert_reqs=none", None, "rediss://host:1/2?ssl_cert_reqs=none"),
+        ("redis://one;redis://two", None, "redis://one"),
+        ("redis+socket:///run/redis.sock?virtual_host=3", None, "unix:///run/redis.sock?db=3"),
+        ("amqp://host", "redis://other/1", "redis://other/1"),
+        ("amqp://host", "db+postgresql+psycopg2://user@host/name", "postgresql://user@host/name"),
+        ("sqla+sqlite:////var/jobs.db", None, "sqlite:////var/jobs.db"),
+        ("amqp://host", "db+sqlite:///results.db", "sqlite:///results.db"),
+    ],
+)
+def test_the_store_is_the_broker_else_the_result_backend(broker, backend, store):
+    assert store_of(app_with(broker_url=broker, result_backend=backend)) == store
+
+
+def test_tls_of_the_broker_is_tls_of_the_store():
+    app = app_with(
+        broker_url="redis://host/0", broker_use_ssl={"ssl_cert_reqs": ssl.CERT_NONE, "ssl_ca_certs": "/ca.pem"}
+    )
+    assert store_of(app) == "rediss://host/0?ssl_cert_reqs=none&ssl_ca_certs=%2Fca.pem"
+
+
+@pytest.mark.parametrize("broker", ["amqp://host", "memory://", "sentinel://host:26379"])
+def test_an_app_that_has_no_store_is_told_what_to_set(broker):
+    with pytest.raises(ConfigurationError, match="taskguard_store"):
+        store_of(app_with(broker_url=broker, result_backend="rpc://"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("on_store_error", "ignore", "retry, fail or run_unguarded"),
+        ("queued_for", 0, "no duration"),
+        ("queued_for", True, "no duration"),
+        ("republish_after", "5", "no duration"),
+        ("tasks", ["billing.*"], "options by pattern"),
+    ],
+)
+def test_a_wrong_setting_says_what_to_write(name, value, problem):
+    with pytest.raises(ConfigurationError, match=problem):
+        Settings.of(app_with(**{f"taskguard_{name}": value}), {})
+
+
+def test_an_end_is_remembered_longer_than_a_message_can_come_back():
+    app = app_with(broker_transport_options={"visibility_timeout": 43200})
+    assert visibility_timeout(app) == 43200
+    assert Guarding(app, app.send_task).keep_for == 86400
+    assert Guarding(app_with(), app.send_task).keep_for == 7200
+
+
+def test_a_message_is_put_back_for_less_than_half_the_visibility_timeout():
+    app = app_with(broker_transport_options={"visibility_timeout": 9})
+    assert Guarding(app, app.send_task).longest_delay == 3
+    assert Guarding(app_with(), app.send_task).longest_delay == 30
