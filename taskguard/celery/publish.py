@@ -17,9 +17,9 @@ from celery.utils import uuid
 from taskguard.celery.call import Call
 from taskguard.celery.guarding import Guarding, TaskGuard
 from taskguard.celery.headers import Headers
-from taskguard.celery.places import next_of, place_of
 from taskguard.celery.result import StoredResult, handle, info
 from taskguard.errors import DuplicateTaskError, KeyArgumentError, PayloadMismatchError, StoreError
+from taskguard.places import next_of, place_of
 from taskguard.store import Completed, Ending, Held, Lease
 
 PATIENCE = 1.0

@@ -21,9 +21,9 @@ from celery.worker import state
 from taskguard.celery.guarding import TaskGuard
 from taskguard.celery.headers import ATTEMPT, EVENTS, Headers
 from taskguard.celery.inprocess import remember
-from taskguard.celery.places import place_of, run_of
 from taskguard.errors import StoreError
 from taskguard.guard import new_attempt, pauses
+from taskguard.places import place_of, run_of
 from taskguard.store import Claimant, Ending, How
 
 _logger = logging.getLogger("taskguard")

@@ -22,7 +22,6 @@ from taskguard.celery.guarding import Guarding, TaskGuard
 from taskguard.celery.headers import ATTEMPT, Headers
 from taskguard.celery.inprocess import settle_in_process
 from taskguard.celery.message import Message
-from taskguard.celery.places import next_of, place_of, run_of
 from taskguard.errors import (
     ConfigurationError,
     DuplicateTaskError,
@@ -36,6 +35,7 @@ from taskguard.errors import (
     WaitTimeoutError,
 )
 from taskguard.guard import Guard, new_attempt
+from taskguard.places import next_of, place_of, run_of
 from taskguard.policy import Policy
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Held, How
 from taskguard.work import Work
