@@ -24,10 +24,6 @@ class Call:
     options: dict[str, Any]
 
     @property
-    def task_id(self) -> str:
-        return str(self.options["task_id"])
-
-    @property
     def headers(self) -> Headers:
         return Headers.of(self.options.get("headers"), self.options.get("task_id"))
 
@@ -37,10 +33,10 @@ class Call:
             merged["headers"] = headers.within(self.options.get("headers"))
         return replace(self, options=merged)
 
-    def for_twin(self, task_id: str) -> Call:
+    def for_twin(self, task_id: str, headers: Headers) -> Call:
         """The same work under its twin's id. Who waits for this call does not wait for that one."""
         others = {name: value for name, value in self.options.items() if name not in _ABOUT_OTHERS}
-        return replace(self, options={**others, "task_id": task_id}).with_(self.headers.with_(id=task_id).as_new())
+        return replace(self, options=others).with_(headers.with_(id=task_id).as_new(), task_id=task_id)
 
     def publish(self) -> Any:
         return self.send(self.name, self.args, self.kwargs, **self.options)

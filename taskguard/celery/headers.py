@@ -54,13 +54,16 @@ class Headers:
         if not task_id or headers.get(PREFIX + "id") != task_id:
             own = "" if headers.get(PREFIX + "id") else headers.get(IDEMPOTENCY_KEY) or ""
             return cls(idempotency_key=own)
-        names = [name for name in cls.__dataclass_fields__ if headers.get(PREFIX + name)]
-        return cls(**{name: headers[PREFIX + name] for name in names})
+        return cls(**{name: headers[header] for name, header in _NAMES if headers.get(header)})
 
     def within(self, headers: Mapping[str, Any] | None) -> dict[str, Any]:
         """*headers* with this part in place of whatever was there of it."""
-        mine = {PREFIX + name: getattr(self, name) for name in self.__dataclass_fields__}
-        return without_ours(headers) | {name: value for name, value in mine.items() if value}
+        found = without_ours(headers) if headers else {}
+        for name, header in _NAMES:
+            value = getattr(self, name)
+            if value:
+                found[header] = value
+        return found
 
     def with_(self, **changes: Any) -> Headers:
         return replace(self, **changes)
@@ -68,6 +71,9 @@ class Headers:
     def as_new(self) -> Headers:
         """For the next message of the job: it was not put back, waits for nobody and is no copy."""
         return replace(self, join="", copy="", rounds=0, since=0.0)
+
+
+_NAMES = [(name, PREFIX + name) for name in Headers.__dataclass_fields__]
 
 
 def without_ours(headers: Mapping[str, Any] | None) -> dict[str, Any]:

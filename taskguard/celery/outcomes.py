@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from celery import Celery
@@ -41,6 +42,6 @@ class AppOutcomes:
         error: BaseException = self._app.backend.exception_to_python(self.decode(outcome))
         return error
 
-    @property
+    @cached_property
     def _serializer(self) -> str:
         return str(self._app.conf.result_serializer)

@@ -41,8 +41,8 @@ class Publisher:
             if one.has_claimed:
                 raise
             # The worker will ask. Whatever the store's trouble is, it is no reason to lose the call.
-            _logger.warning("%s[%s] is published unclaimed: %s", call.name, one.call.task_id, error)
-            return handle(one.call.publish(), info(one.call.headers.key, one.call.task_id, None))
+            _logger.warning("%s[%s] is published unclaimed: %s", call.name, one.task_id, error)
+            return one.publish_unclaimed()
 
 
 class _OneCall:
@@ -50,130 +50,139 @@ class _OneCall:
         self._guarding = guarding
         self._task = task
         self._policy = task.policy
-        is_named = call.options.get("task_id") is not None
-        self._may_raise = not is_named
-        self._is_awaited = is_named or guarding.results_are_private
-        """Only a result under this very id will do (a canvas, a caller that chose it): it is published all the same."""
-        self.call = call if is_named else call.with_(task_id=uuid())
+        self._call = call
+        given = call.options.get("task_id")
+        self._is_named = given is not None
+        self.task_id: str = given if given is not None else uuid()
         self.has_claimed = False
 
-    def publish(self) -> Any:
-        headers = self.call.headers
-        if not headers.key:
-            try:
-                headers = self._new_headers(headers.idempotency_key)
-            except KeyArgumentError:
-                raise
-            except TypeError:
-                return self.call.publish()  # arguments that do not fit are for the body to refuse, as without a guard
-            self.call = self.call.with_(headers)
-        place = headers.place or place_of(self._policy, headers.key)
-        if place and not headers.store:
-            self.call = self.call.with_(headers.with_(store=self._guarding.identity.name(PATIENCE), at=time.time()))
-        return self._claim_and_publish(place) if place else self._publish_unclaimed()
+    @property
+    def _is_awaited(self) -> bool:
+        """Only a result under this very id will do (a canvas, a caller that chose it): it is published all the same."""
+        return self._is_named or self._guarding.results_are_private
 
-    def _new_headers(self, idempotency_key: str) -> Headers:
-        keys, args, kwargs = self._task.keys, self.call.args or (), self.call.kwargs or {}
-        key = keys.explicit(idempotency_key) if idempotency_key else keys(args, kwargs)
+    def publish(self) -> Any:
+        try:
+            self._headers = self._find_headers()
+        except KeyArgumentError:
+            raise
+        except TypeError:
+            return self._call.publish()  # arguments that do not fit are for the body to refuse, as without a guard
+        place = self._headers.place or place_of(self._policy, self._headers.key)
+        if not place:
+            return self.publish_unclaimed()
+        if not self._headers.store:
+            name = self._guarding.identity.name(PATIENCE)
+            self._headers = self._headers.with_(store=name, at=time.time())
+        return self._claim_and_publish(place)
+
+    def _find_headers(self) -> Headers:
+        found = self._call.headers
+        if found.key:
+            return found
+        keys, args, kwargs = self._task.keys, self._call.args or (), self._call.kwargs or {}
+        given = found.idempotency_key
+        key = keys.explicit(given) if given else keys(args, kwargs)
         # Where two calls of one key may differ, all their arguments are compared.
-        compared = idempotency_key or self._policy.on_conflict.enqueue == "run_once_more"
+        compared = given or self._policy.on_conflict.enqueue == "run_once_more"
         payload = keys.payload(args, kwargs) if compared else ""
-        return Headers(id=self.call.task_id, key=key, payload=payload, idempotency_key=idempotency_key)
+        return Headers(id=self.task_id, key=key, payload=payload, idempotency_key=given)
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
     def _claim_and_publish(self, place: str, *, replace: bool = False) -> Any:
+        self._waits_for = self._call.waits_for(self._guarding.settings.queued_for)
         answer = self._ask(place, replace=replace)
         if isinstance(answer, Lease):
             return self._publish_claimed(answer)
         self._compare_payload(answer)
         if not self._policy.enforce:
-            return self._publish_unclaimed()
+            return self.publish_unclaimed()
         if isinstance(answer, Completed):
             return self._answer_done(answer)
-        if answer.owner == self.call.task_id:
+        if answer.owner == self.task_id:
             return self._publish_own(answer)
         return self._meet(answer)
 
     def _ask(self, place: str, *, replace: bool) -> Lease | Held | Completed:
-        settings = self._guarding.settings
-        claim = self._guarding.guard.new_claim(
+        guard = self._guarding.guard
+        claim = guard.new_claim(
             place,
-            self.call.task_id,
+            self.task_id,
             self._policy,
             state="queued",
-            lease=self.call.waits_for(settings.queued_for),
-            payload=self.call.headers.payload,
-            copy_for=settings.republish_after,
+            lease=self._waits_for,
+            payload=self._headers.payload,
+            copy_for=self._guarding.settings.republish_after,
             replace_queued=replace,
         )
-        return self._guarding.guard.ask(claim, patience=PATIENCE)[1]
+        return guard.ask(claim, patience=PATIENCE)[1]
 
     def _compare_payload(self, answer: Held | Completed) -> None:
-        mine = self.call.headers.payload if self.call.headers.idempotency_key else ""
+        mine = self._headers.payload if self._headers.idempotency_key else ""
         if mine and answer.payload and mine != answer.payload:
             raise PayloadMismatchError(answer.key, answer.owner)
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
-    def _publish_unclaimed(self) -> Any:
-        return handle(self.call.publish(), info(self.call.headers.key, self.call.task_id, None))
+    def publish_unclaimed(self) -> Any:
+        return handle(self._publish(), info(self._headers.key, self.task_id, None))
+
+    def _publish(self) -> Any:
+        return self._call.with_(self._headers, task_id=self.task_id).publish()
 
     def _publish_claimed(self, lease: Lease) -> Any:
         self.has_claimed = True
         try:
-            result = self.call.publish()
+            result = self._publish()
         except BaseException:
             # The broker refused it. If a worker has it all the same, the claim is not ours any more to release.
             with suppress(StoreError):
                 self._guarding.guard.store.release(lease, Ending(keep_for=self._policy.keep))
             raise
-        self._mark(lease)
-        return handle(result, info(self.call.headers.key, self.call.task_id, lease))
+        self._guarding.marks.add(lease, self._waits_for)
+        return handle(result, info(self._headers.key, self.task_id, lease))
 
     def _publish_own(self, held: Held) -> Any:
         """This very job is queued or running already: its message goes out once more only if it is queued."""
         if held.state == "queued":
-            result = self.call.publish()
-            self._mark(held)
+            result = self._publish()
+            self._guarding.marks.add(held, self._waits_for)
         else:
-            result = self._result_of(self.call.task_id)
-        return handle(result, info(self.call.headers.key, self.call.task_id, held))
+            result = self._result_of(self.task_id)
+        return handle(result, info(self._headers.key, self.task_id, held))
 
     def _answer_done(self, done: Completed) -> Any:
-        about = info(self.call.headers.key, self.call.task_id, done)
-        if self._is_awaited and done.owner != self.call.task_id:
-            return handle(self.call.publish(), about)  # a worker answers under this id
+        about = info(self._headers.key, self.task_id, done)
+        if self._is_awaited and done.owner != self.task_id:
+            return handle(self._publish(), about)  # a worker answers under this id
         return handle(StoredResult(done, self._guarding.outcomes, self._guarding.app), about)
 
     def _meet(self, held: Held) -> Any:
         """Another job has the place: what `on_conflict` says."""
         conflict = self._policy.on_conflict.enqueue
-        if conflict == "raise" and self._may_raise:
+        if conflict == "raise" and not self._is_named:
             raise DuplicateTaskError(held.key, held.owner, held.state, held.since, held.token)
         if conflict == "run_once_more":
-            following = next_of(self.call.headers.key)
+            following = next_of(self._headers.key)
             if held.key != following and self._is_news_to(held):
-                self.call = self.call.with_(self.call.headers.with_(place=following))
+                self._headers = self._headers.with_(place=following)
                 return self._claim_and_publish(following)
-            if held.key == following and held.state == "queued" and held.payload != self.call.headers.payload:
+            if held.key == following and held.state == "queued" and held.payload != self._headers.payload:
                 return self._claim_and_publish(following, replace=True)  # newest arguments
         if held.publish and not self._guarding.marks.knows(held.owner):
-            self.call.for_twin(held.owner).publish()
-            self._mark(held)
-        about = info(self.call.headers.key, self.call.task_id, held)
+            self._call.for_twin(held.owner, self._headers).publish()
+            self._guarding.marks.add(held, self._waits_for)
+        about = info(self._headers.key, self.task_id, held)
         if not self._is_awaited:
             return handle(self._result_of(held.owner), about)
         if conflict == "skip":
-            self.call = self.call.with_(self.call.headers.with_(join=held.owner))
-        return handle(self.call.publish(), about)
+            self._headers = self._headers.with_(join=held.owner)
+        return handle(self._publish(), about)
 
     def _is_news_to(self, held: Held) -> bool:
-        return held.state == "running" or held.payload != self.call.headers.payload
-
-    def _mark(self, claimant: Lease | Held) -> None:
-        self._guarding.marks.add(claimant, self.call.waits_for(self._guarding.settings.queued_for))
+        return held.state == "running" or held.payload != self._headers.payload
 
     def _result_of(self, task_id: str) -> Any:
-        make = self.call.options.get("result_cls") or self._guarding.app.AsyncResult
+        make = self._call.options.get("result_cls") or self._guarding.app.AsyncResult
         return make(task_id)

@@ -83,7 +83,7 @@ class GuardedRequest(Base):  # type: ignore[misc]
 
     def _announce_cancelled(self, *args: Any, **kwargs: Any) -> None:
         if state.should_terminate:
-            self._requeue(keep_starts=False)  # a cold shutdown: the message is restored when all this has ended
+            self._requeue()  # a cold shutdown: the message is restored when all this has ended
         else:
             self._when_gone(lambda: self._requeue(keep_starts=False))  # the connection is lost
         super()._announce_cancelled(*args, **kwargs)
@@ -154,6 +154,7 @@ class GuardedRequest(Base):  # type: ignore[misc]
 
     def _requeue(self, *, keep_starts: bool = True) -> bool:
         self._is_lost = False
+        keep_starts = keep_starts and not state.should_terminate  # nobody died of this job in a cold shutdown
 
         def requeue() -> bool:
             guarding = self._guarded.guarding

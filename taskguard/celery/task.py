@@ -56,7 +56,7 @@ class GuardedTask(Task):  # type: ignore[misc]
 
         return guarded_request(symbol_by_name(super().Request))
 
-    @property
+    @functools.cached_property
     def taskguard_tracks_start(self) -> bool:
         chosen = self.taskguard_track_started
         return bool(self.app.conf.task_track_started if chosen is None else chosen)

@@ -147,7 +147,7 @@ class RedisStore:
             (self._keys(claimant), [*_who(claimant), micros(seconds), micros(copy_for), 1, 1])
             for claimant, seconds in published
         ]
-        return [reply == 1 for reply in self._call_many(self._connections, _REQUEUE, calls)]
+        return [reply == 1 for reply in self._call_many(self._for_renewal(), _REQUEUE, calls)]
 
     def complete(self, claimant: Claimant, ending: Ending, /) -> bool:
         return bool(self._call(_COMPLETE, self._keys(claimant), [*_who(claimant), *_how(ending)]) == 1)

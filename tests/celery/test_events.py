@@ -18,10 +18,11 @@ from taskguard import DuplicateTaskError, WaitTimeoutError
 from tests.celery.conftest import FLEETS, _redis
 from tests.celery.fleet import Fleet
 from tests.celery.jobs import TroubleError
+from tests.celery.marks import needs_quorum_queues
 from tests.celery.scene import Scene
 from tests.waiting import wait_until
 
-BROKERS = ["redis", "rabbitmq", "rabbitmq-quorum"]
+BROKERS = ["redis", "rabbitmq", pytest.param("rabbitmq-quorum", marks=needs_quorum_queues)]
 
 
 @pytest.fixture(scope="module", params=BROKERS)
@@ -372,7 +373,6 @@ def test_a_publisher_without_the_code_leaves_the_claim_to_the_worker(scene):
     from celery import Celery
 
     stranger = Celery("stranger", set_as_current=False)
-    stranger.conf.update(scene.fleet.app.conf.changes if hasattr(scene.fleet.app.conf, "changes") else {})
     stranger.conf.update(json.loads(scene.fleet._environment["TASKGUARD_TEST_SETTINGS"]))
     first = stranger.send_task("job", (scene.key,), {"gate": scene.key, "value": 1})
     scene.begun()
@@ -380,6 +380,7 @@ def test_a_publisher_without_the_code_leaves_the_claim_to_the_worker(scene):
     second = scene.call(value=2)
     assert second.id == first.id
     third = stranger.send_task("job", kwargs={"key": scene.key})
+    scene.fleet.workers[0].wait_for_log(f"owner {third.id}, running by {first.id}")
     scene.gate.open(scene.key)
     assert third.get(timeout=20) == first.get(timeout=20) == 1
     assert scene.runs == 1

@@ -13,6 +13,7 @@ from celery import chord
 
 from taskguard import TooManyStartsError
 from tests.celery.accidents import ENVIRONMENT as ACCIDENT
+from tests.celery.marks import needs_gevent_that_terminates, needs_quick_redelivery
 from tests.celery.scene import Scene
 from tests.celery.settings import QUICK_REDELIVERY
 from tests.servers import require
@@ -96,7 +97,7 @@ def test_a_killed_child_of_a_task_that_acknowledges_early(make_scene):
     scene.next_call_runs("early")
 
 
-@REDIS_AND_RABBITMQ
+@pytest.mark.parametrize("broker", [pytest.param("redis", marks=needs_quick_redelivery), "rabbitmq"])
 def test_a_killed_worker(make_scene, broker):
     scene = make_scene(broker=broker, conf=conf_for(broker))
     worker = scene.fleet.start_worker()
@@ -132,6 +133,7 @@ def test_at_most_once(make_scene):
     assert scene.runs == 1
 
 
+@needs_quick_redelivery
 @pytest.mark.parametrize("moment", ["before the result", "after the result"])
 def test_a_worker_killed_between_the_end_of_the_body_and_the_ack(make_scene, moment):
     scene = make_scene(conf=dict(QUICK_REDELIVERY))
@@ -146,6 +148,7 @@ def test_a_worker_killed_between_the_end_of_the_body_and_the_ack(make_scene, mom
     assert scene.ledger.count("begin", key="total") == 1
 
 
+@needs_quick_redelivery
 def test_a_worker_killed_between_the_claim_and_the_body(make_scene):
     scene = make_scene(conf=dict(QUICK_REDELIVERY))
     worker = scene.fleet.start_worker(environment={ACCIDENT: "after the claim"})
@@ -159,6 +162,7 @@ def test_a_worker_killed_between_the_claim_and_the_body(make_scene):
 # -- delivered twice ---------------------------------------------------------------------------------------------
 
 
+@needs_quick_redelivery
 def test_a_job_that_outlives_the_visibility_timeout_five_times_runs_once(make_scene):
     scene = make_scene(conf=dict(QUICK_REDELIVERY))
     for _ in range(2):
@@ -174,6 +178,7 @@ def test_a_job_that_outlives_the_visibility_timeout_five_times_runs_once(make_sc
     assert scene.runs == 1
 
 
+@needs_quick_redelivery
 def test_a_redelivered_job_runs_if_its_first_worker_is_then_killed(make_scene):
     scene = make_scene(conf=dict(QUICK_REDELIVERY))
     for _ in range(2):
@@ -194,6 +199,7 @@ def test_a_redelivered_job_runs_if_its_first_worker_is_then_killed(make_scene):
     assert scene.runs == 2
 
 
+@needs_quick_redelivery
 def test_a_stopped_worker_that_wakes_while_another_runs_its_job_which_is_then_killed(make_scene):
     scene = make_scene(conf=dict(QUICK_REDELIVERY))
     for _ in range(2):
@@ -214,6 +220,7 @@ def test_a_stopped_worker_that_wakes_while_another_runs_its_job_which_is_then_ki
     assert third["token"] > scene.begun(2)[1]["token"] > first["token"]
 
 
+@needs_quick_redelivery
 def test_a_stopped_worker_is_told_and_its_outcome_is_refused(make_scene):
     scene = make_scene(conf=dict(QUICK_REDELIVERY))
     for _ in range(2):
@@ -322,6 +329,7 @@ def test_the_store_is_down_when_a_job_starts(make_scene, store):
     assert scene.runs == 1
 
 
+@needs_quick_redelivery
 def test_the_store_is_down_when_a_job_ends(make_scene, store):
     scene = make_scene(conf={"taskguard_store": store.url, **QUICK_REDELIVERY})
     for _ in range(2):
@@ -404,6 +412,7 @@ def test_pools(make_scene, pool):
     worker.stop()
 
 
+@needs_gevent_that_terminates
 def test_terminate_under_gevent(make_scene):
     scene = make_scene()
     scene.fleet.start_worker(pool="gevent")
