@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.worker import state
+from kombu.asynchronous import get_event_loop
 
 from taskguard.celery.guarding import TaskGuard
 from taskguard.celery.headers import ATTEMPT, EVENTS, Headers
@@ -180,16 +180,19 @@ class GuardedRequest(Base):  # type: ignore[misc]
         return False
 
     def _when_gone(self, settle: Callable[[], Any]) -> None:
-        pid = self.worker_pid
+        # By the worker's own event loop, not by a thread: the pool forks a new child just now, and what a thread has
+        # locked at that moment (a module that it imports, say) stays locked in the child for ever.
+        pid, loop, looks = self.worker_pid, get_event_loop(), pauses(0.1, 1.0)
 
-        def wait() -> None:
-            for pause in pauses(0.02, 1.0):
-                if not _is_alive(pid):
-                    settle()
-                    return
-                time.sleep(pause)
+        def look() -> None:
+            if not _is_alive(pid):
+                settle()
+            elif loop is not None:
+                loop.call_later(next(looks), look)
+            else:  # a transport that has none, and so a pool that is watched by threads anyway
+                threading.Timer(next(looks), look).start()
 
-        threading.Thread(target=wait, name="taskguard-when-gone", daemon=True).start()
+        look()
 
 
 @cache

@@ -54,6 +54,9 @@ class GuardedTask(Task):  # type: ignore[misc]
     def Request(self) -> type:  # noqa: N802 - Celery's name
         from taskguard.celery.request import guarded_request  # the worker's own code: a publisher does not need it
 
+        # Celery asks for this when the worker starts: an app without a store is told so now, and what the parent will
+        # need is there before it needs it.
+        self.taskguard.guarding.guard  # noqa: B018
         return guarded_request(symbol_by_name(super().Request))
 
     @functools.cached_property
