@@ -21,10 +21,12 @@ from taskguard.keys import KeyMaker
 from taskguard.places import place_of, run_of
 from taskguard.policy import DEFAULT_KEEP, Policy
 from taskguard.signatures import signature_of
-from taskguard.store import Entry
+from taskguard.store import Entry, Store
 
 ATTRIBUTE = "_taskguard"
 LONGEST_DELAY = 30.0
+CALL_TIMEOUT = 1.0
+"""Seconds that a call waits for one reply of the store."""
 
 
 class Guarding:
@@ -55,7 +57,22 @@ class Guarding:
 
     @cached_property
     def guard(self) -> Guard:
-        store = self.settings.store or store_of(self.app)
+        """For workers, which can wait."""
+        return self._open(self._store)
+
+    @cached_property
+    def calls(self) -> Guard:
+        """For calls, which wait a second at most: a store that does not answer is given up so much sooner."""
+        url = self._store
+        if not isinstance(url, str) or url.startswith("memory:") or "timeout=" in url:
+            return self.guard
+        return self._open(f"{url}{'&' if '?' in url else '?'}timeout={CALL_TIMEOUT:g}")
+
+    @cached_property
+    def _store(self) -> Store | str:
+        return self.settings.store or store_of(self.app)
+
+    def _open(self, store: Store | str) -> Guard:
         namespace = self.settings.namespace if isinstance(store, str) else None
         guard = Guard(store, namespace=namespace, outcomes=self.outcomes)
         guard.listeners.add(CeleryEvents(self.app))
@@ -65,11 +82,11 @@ class Guarding:
 
     @cached_property
     def identity(self) -> Identity:
-        return Identity(self.guard)
+        return Identity()
 
     @cached_property
     def marks(self) -> Marks:
-        return Marks(self.guard.store, self.settings.republish_after)
+        return Marks(self.calls.store, self.settings.republish_after)
 
     @cached_property
     def keep_for(self) -> float:

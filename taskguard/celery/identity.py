@@ -22,28 +22,27 @@ TOLERANCE = 2 * ASK_AGAIN + 60.0
 
 
 class Identity:
-    def __init__(self, guard: Guard) -> None:
-        self._guard = guard
+    def __init__(self) -> None:
         self._name = ""
         self._since = 0.0
         self._asked = float("-inf")
 
-    def name(self, patience: float) -> str:
+    def name(self, guard: Guard, patience: float) -> str:
         """The name of this process's store."""
         if time.monotonic() - self._asked > ASK_AGAIN:
-            self._ask(self._name or os.urandom(8).hex(), patience)
+            self._ask(guard, self._name or os.urandom(8).hex(), patience)
         return self._name
 
-    def is_other(self, name: str, at: float) -> bool:
+    def is_other(self, guard: Guard, name: str, at: float) -> bool:
         """Whether a message that was published under *name*, at the time *at*, belongs to another store."""
         if not name or name == self._name:
             return False
-        self._ask(name, self._guard.patience)  # an emptied store takes the name from the first message it sees
+        self._ask(guard, name, guard.patience)  # an emptied store takes the name from the first message it sees
         return name != self._name and at > self._since + TOLERANCE
 
-    def _ask(self, name: str, patience: float) -> None:
+    def _ask(self, guard: Guard, name: str, patience: float) -> None:
         claim = Claim(KEY, name, os.urandom(12).hex(), state="queued", lease=LONGEST, keep_for=LONGEST)
-        _, answer = self._guard.ask(claim, tell=False, patience=patience)
+        _, answer = guard.ask(claim, tell=False, patience=patience)
         if isinstance(answer, Lease):
             self._name, self._since = name, time.time()
         elif isinstance(answer, Held):

@@ -64,17 +64,12 @@ class _OneCall:
     def publish(self) -> Any:
         try:
             self._headers = self._find_headers()
-        except KeyArgumentError:
+        except (KeyArgumentError, StoreError):
             raise
         except TypeError:
             return self._call.publish()  # arguments that do not fit are for the body to refuse, as without a guard
         place = self._headers.place or place_of(self._policy, self._headers.key)
-        if not place:
-            return self.publish_unclaimed()
-        if not self._headers.store:
-            name = self._guarding.identity.name(PATIENCE)
-            self._headers = self._headers.with_(store=name, at=time.time())
-        return self._claim_and_publish(place)
+        return self._claim_and_publish(place) if place else self.publish_unclaimed()
 
     def _find_headers(self) -> Headers:
         found = self._call.headers
@@ -86,7 +81,13 @@ class _OneCall:
         # Where two calls of one key may differ, all their arguments are compared.
         compared = given or self._policy.on_conflict.enqueue == "run_once_more"
         payload = keys.payload(args, kwargs) if compared else ""
-        return Headers(id=self.task_id, key=key, payload=payload, idempotency_key=given)
+        facts: dict[str, Any] = {"id": self.task_id, "key": key, "payload": payload, "idempotency_key": given}
+        try:
+            store = self._guarding.identity.name(self._guarding.calls, PATIENCE)
+        except StoreError:
+            self._headers = Headers(**facts)  # it goes out with these
+            raise
+        return Headers(**facts, store=store, at=time.time())
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
@@ -105,7 +106,7 @@ class _OneCall:
         return self._meet(answer)
 
     def _ask(self, place: str, *, replace: bool) -> Lease | Held | Completed:
-        guard = self._guarding.guard
+        guard = self._guarding.calls
         claim = guard.new_claim(
             place,
             self.task_id,
@@ -138,7 +139,7 @@ class _OneCall:
         except BaseException:
             # The broker refused it. If a worker has it all the same, the claim is not ours any more to release.
             with suppress(StoreError):
-                self._guarding.guard.store.release(lease, Ending(keep_for=self._policy.keep))
+                self._guarding.calls.store.release(lease, Ending(keep_for=self._policy.keep))
             raise
         self._guarding.marks.add(lease, self._waits_for)
         return handle(result, info(self._headers.key, self.task_id, lease))

@@ -117,8 +117,6 @@ class Run:
         self.name = run_of(self.policy, self.key, self.headers.join or self.id)
 
     def _claim(self) -> Claim:
-        if not self.headers.copy:
-            self.message.headers = self.headers.with_(copy=new_attempt())
         return self.guard.new_claim(
             self.name,
             self.id,
@@ -127,7 +125,7 @@ class Run:
             join=self.headers.join,
             skip=self._ends_at_once(),
             payload=self.headers.payload,
-            copy="" if self.request.is_eager else self.headers.copy,
+            copy=self.headers.copy,
         )
 
     def _claim_beside(self) -> Claim:
@@ -162,7 +160,7 @@ class Run:
 
     def _look_at_the_same_store(self) -> None:
         headers = self.headers
-        if self.guarding.identity.is_other(headers.store, headers.at):
+        if self.guarding.identity.is_other(self.guard, headers.store, headers.at):
             problem = (
                 f"{self.task.name}[{self.id}] was published by a process that looks at another store than "
                 f"{self.guard.store!r}; give both the same taskguard_store. The job waits"
@@ -404,6 +402,10 @@ class Run:
 
     def _another_delivery(self, held: Held) -> Work | Held | Completed:
         """This very job is running elsewhere: one copy of its message waits, in case that run dies."""
+        if not self.headers.copy:
+            # A message is given a name when it first needs one, which is seldom.
+            self.message.headers = self.headers.with_(copy=new_attempt())
+            return self._begin(replace(self.claim, copy=self.headers.copy))
         if not held.publish:
             raise Ignore(f"{self.key}: {self.id} is running, and another copy of it waits")
         self.message.publish_again(longest=self.guarding.longest_delay, within=held.remaining)

@@ -376,19 +376,25 @@ def _how(ending: Ending) -> list[Any]:
 
 
 def _rare(claim: Claim) -> list[Any]:
-    """What most claims leave at its default, and then is not sent."""
+    """What most claims leave at its default; from the last one on that does not, nothing is sent."""
     rare = [
-        claim.floor,
-        claim.reuse,
-        int(claim.skip),
-        int(claim.replace_queued),
-        claim.payload,
-        claim.copy,
         micros(claim.copy_for),
-        claim.stamp,
+        claim.copy,
+        claim.payload,
+        int(claim.skip),
+        claim.reuse,
         claim.join,
+        claim.floor,
+        int(claim.replace_queued),
+        claim.stamp,
     ]
-    return rare if rare != [0, "nothing", 0, 0, "", "", 0, "", ""] else []
+    told = len(rare)
+    while told and rare[told - 1] == _USUAL[told - 1]:
+        told -= 1
+    return rare[:told]
+
+
+_USUAL = [0, "", "", 0, "nothing", "", 0, 0, ""]
 
 
 def _held(key: str, reply: Any) -> Held:

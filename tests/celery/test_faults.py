@@ -13,6 +13,7 @@ from celery import chord
 
 from taskguard import TooManyStartsError
 from tests.celery.accidents import ENVIRONMENT as ACCIDENT
+from tests.celery.haste import ENVIRONMENT as HASTE
 from tests.celery.marks import needs_gevent_that_terminates, needs_quick_redelivery
 from tests.celery.scene import Scene
 from tests.celery.settings import QUICK_REDELIVERY
@@ -75,7 +76,7 @@ def test_cold_shutdown(make_scene, broker):
 @REDIS_AND_RABBITMQ
 def test_a_killed_child(make_scene, broker):
     scene = make_scene(broker=broker)
-    worker = scene.fleet.start_worker()
+    worker = scene.fleet.start_worker(environment=HASTE)
     result = scene.call(gate="gate", value=1)  # its lease is 30 seconds: nobody waits for that here
     first = scene.begun()[0]
     worker.kill_child(first["pid"])
@@ -89,7 +90,7 @@ def test_a_killed_child(make_scene, broker):
 
 def test_a_killed_child_of_a_task_that_acknowledges_early(make_scene):
     scene = make_scene()
-    worker = scene.fleet.start_worker()
+    worker = scene.fleet.start_worker(environment=HASTE)
     scene.call("early", gate="gate")
     worker.kill_child(scene.begun()[0]["pid"])
     scene.wait_for_state("free", name="early", within=5)
@@ -115,7 +116,7 @@ def test_a_killed_worker(make_scene, broker):
 
 def test_a_job_that_kills_its_worker_every_time_fails_and_the_fleet_lives(make_scene):
     scene = make_scene()
-    scene.fleet.start_worker()
+    scene.fleet.start_worker(environment=HASTE)
     result = scene.call(then="die")
     with pytest.raises(TooManyStartsError):
         result.get(timeout=40)
@@ -126,7 +127,7 @@ def test_a_job_that_kills_its_worker_every_time_fails_and_the_fleet_lives(make_s
 
 def test_at_most_once(make_scene):
     scene = make_scene()
-    scene.fleet.start_worker()
+    scene.fleet.start_worker(environment=HASTE)
     result = scene.call("once", then="die")
     with pytest.raises(TooManyStartsError):
         result.get(timeout=20)

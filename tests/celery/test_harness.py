@@ -9,6 +9,7 @@ from celery.exceptions import WorkerLostError
 
 from tests.celery.fleet import Fleet, MakeFleet
 from tests.celery.gate import Gate
+from tests.celery.haste import ENVIRONMENT as HASTE
 from tests.celery.ledger import Ledger
 from tests.celery.marks import needs_quick_redelivery, needs_quorum_queues
 from tests.celery.settings import AT_LEAST_ONCE, QUICK_REDELIVERY
@@ -63,7 +64,7 @@ def test_bodies_one_after_the_other_do_not_overlap(fleet: Fleet, ledger: Ledger)
 
 
 def test_the_task_of_a_killed_child_is_delivered_again(fleet: Fleet, ledger: Ledger, gate: Gate):
-    worker = fleet.start_worker(concurrency=1)
+    worker = fleet.start_worker(concurrency=1, environment=HASTE)
     answer = fleet.tasks.work.delay(gate="gate")
     ledger.wait_for("begin")
     victim = worker.kill_child()
@@ -76,7 +77,7 @@ def test_the_task_of_a_killed_child_is_delivered_again(fleet: Fleet, ledger: Led
 
 def test_the_task_of_a_killed_child_fails_soon_if_it_may_not_run_twice(make_fleet: MakeFleet, ledger: Ledger):
     fleet = make_fleet()
-    worker = fleet.start_worker(concurrency=1)
+    worker = fleet.start_worker(concurrency=1, environment=HASTE)
     answer = fleet.tasks.work.delay(gate="gate")
     ledger.wait_for("begin")
     worker.kill_child()

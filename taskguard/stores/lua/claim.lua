@@ -1,14 +1,14 @@
 -- KEYS: entry, own receipt, [receipt of the twin to join]
 -- ARGV: owner, attempt, state, lease, keep_for,
---       [floor, reuse, skip, replace_queued, payload, copy, copy_for, stamp, owner of the twin]
+--       [copy_for, copy, payload, skip, reuse, owner of the twin, floor, replace_queued, stamp]
 -- Answers {'lease', token, starts, took_over}
 --      or {'held', owner, attempt, token, state, since, remaining, payload, publish, stamp}
 --      or {'completed', owner, how, token, at, outcome, twin, answered, payload}
 local owner, attempt, state = ARGV[1], ARGV[2], ARGV[3]
 local lease, keep = tonumber(ARGV[4]), tonumber(ARGV[5])
-local floor, reuse = tonumber(ARGV[6] or '0'), ARGV[7] or 'nothing'
-local skip, replace_queued, payload = ARGV[8] == '1', ARGV[9] == '1', ARGV[10] or ''
-local copy, copy_for, stamp, join = ARGV[11] or '', tonumber(ARGV[12] or '0'), ARGV[13], ARGV[14]
+local copy_for, copy, payload = tonumber(ARGV[6] or '0'), ARGV[7] or '', ARGV[8] or ''
+local skip, reuse, join = ARGV[9] == '1', ARGV[10] or 'nothing', ARGV[11]
+local floor, replace_queued, stamp = tonumber(ARGV[12] or '0'), ARGV[13] == '1', ARGV[14]
 
 local now = clock()
 local entry = load_entry(KEYS[1], now)
