@@ -22,6 +22,8 @@ RELEASE_MEMORY = 60 * MICROS
 """How long a plain release is remembered, so that asking for it again after a lost reply gets the same answer."""
 DEATHS_REMEMBERED = 8
 """How many owners that died without an end keep their count of starts while others have the key."""
+AWAITED = "awaited:"
+"""Before the name of the message by which a queued job is to start."""
 MOST_COPIES = 3
 """After so many publications known of one queued entry nobody publishes another."""
 
@@ -105,7 +107,7 @@ class Rules:
         if entry is None:
             return self.grant(ask, None, now)
         if self.is_live(entry, now):
-            if self.may_adopt(ask, entry) or self.may_replace(ask, entry):
+            if self.may_adopt(ask, entry, now) or self.may_replace(ask, entry):
                 return self.grant(ask, entry, now)
             return self.held(ask, entry, now)
         if self.answers(ask, entry):
@@ -120,10 +122,15 @@ class Rules:
     def is_live(self, entry: Kept, now: int) -> bool:
         return entry.state in ("queued", "running") and entry.until > now
 
-    def may_adopt(self, ask: Claim, entry: Kept) -> bool:
+    def may_adopt(self, ask: Claim, entry: Kept, now: int) -> bool:
         # An attempt that was requeued is over: a packet of its claim that comes late must not start it again.
         mine = entry.owner == ask.owner and entry.requeued_by != ask.attempt
-        return entry.state == "queued" and ask.state == "running" and mine
+        return entry.state == "queued" and ask.state == "running" and mine and not self.awaits_another(ask, entry, now)
+
+    def awaits_another(self, ask: Claim, entry: Kept, now: int) -> bool:
+        """Whether the job is to start by a message that has another name and is on its way."""
+        named = entry.copy.startswith(AWAITED) and entry.copy_until > now
+        return named and entry.copy != AWAITED + ask.copy
 
     def may_replace(self, ask: Claim, entry: Kept) -> bool:
         return entry.state == "queued" and ask.replace_queued and entry.owner != ask.owner
@@ -224,6 +231,7 @@ class Rules:
         own: Receipt | None = None,
         copy_for: float,
         keep_starts: bool,
+        copy: str = "",
     ) -> Step[bool]:
         if entry is None:
             return Step(False)
@@ -242,7 +250,7 @@ class Rules:
                     since=now if retried else entry.since,
                     until=now + micros(seconds),
                     starts=0 if retried and not keep_starts else entry.starts,
-                    copy="",
+                    copy=AWAITED + copy if copy else "",
                     copies=1,
                     copy_until=now + micros(copy_for),
                     requeued_by=claimant.attempt,

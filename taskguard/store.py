@@ -222,12 +222,17 @@ class Store(Protocol):
         A late holder that nobody replaced is still the holder.
         """
 
-    def requeue(self, claimant: Claimant, seconds: float, /, *, copy_for: float, keep_starts: bool = False) -> bool:
+    def requeue(
+        self, claimant: Claimant, seconds: float, /, *, copy_for: float, keep_starts: bool = False, copy: str = ""
+    ) -> bool:
         """The job is in the queue, its message with the broker, and waits there for *seconds* at most.
 
         Ends the lease that it was called with. From running that is a retry, or with *keep_starts* a job whose
         worker died. From queued it is the mark of a publisher, or of the duplicate that published in its place; who
         has published many uses `mark`.
+
+        With *copy* the message that goes on has that name, and for *copy_for* the job starts by that one only: an older
+        copy of it would not know of the retry's delay, and is told that the job is queued.
         """
 
     def mark(self, published: Sequence[tuple[Claimant, float]], /, *, copy_for: float) -> list[bool]:

@@ -98,6 +98,12 @@ class Work:
         kind: Kind = "failed" if how == "failed" else "released"
         return self._end(lambda: self._guard.store.release(self.lease, ending), kind)
 
+    def give_up(self) -> None:
+        """Free the key: the body has not run, or another run has replaced it. Nobody is kept out for that."""
+        with suppress(StoreError):
+            ending = Ending(keep_for=self._policy.keep)
+            self._end(lambda: self._guard.store.release(self.lease, ending), "released")
+
     def release_quietly(self) -> bool:
         """Free the key; if the store fails, which is told, the lease runs out by itself."""
         try:
@@ -117,10 +123,10 @@ class Work:
         self._guard.heartbeat.drop(self._holding)
         self._holding.lost = True
 
-    def requeue(self, seconds: float, *, copy_for: float, keep_starts: bool = False) -> bool:
+    def requeue(self, seconds: float, *, copy_for: float, keep_starts: bool = False, copy: str = "") -> bool:
         store = self._guard.store
         return self._end(
-            lambda: store.requeue(self.lease, seconds, copy_for=copy_for, keep_starts=keep_starts),
+            lambda: store.requeue(self.lease, seconds, copy_for=copy_for, keep_starts=keep_starts, copy=copy),
             "requeued",
         )
 

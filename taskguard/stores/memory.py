@@ -67,13 +67,15 @@ class MemoryStore(Forked):
                 for lease, seconds in leases
             ]
 
-    def requeue(self, claimant: Claimant, seconds: float, /, *, copy_for: float, keep_starts: bool = False) -> bool:
+    def requeue(
+        self, claimant: Claimant, seconds: float, /, *, copy_for: float, keep_starts: bool = False, copy: str = ""
+    ) -> bool:
         with self._lock:
             now = self._clock()
             entry = self._entry(claimant.key, now)
             own = self._receipt(claimant.key, claimant.owner, now)
             step = self._rules.requeue(
-                claimant, seconds, entry, now, own=own, copy_for=copy_for, keep_starts=keep_starts
+                claimant, seconds, entry, now, own=own, copy_for=copy_for, keep_starts=keep_starts, copy=copy
             )
             return self._save(claimant, step)
 

@@ -128,8 +128,10 @@ class PostgresStore(Forked):
         )
         return list(row.renew_1)
 
-    def requeue(self, claimant: Claimant, seconds: float, /, *, copy_for: float, keep_starts: bool = False) -> bool:
-        how = {"period": micros(seconds), "copy_for": micros(copy_for), "keep_starts": keep_starts}
+    def requeue(
+        self, claimant: Claimant, seconds: float, /, *, copy_for: float, keep_starts: bool = False, copy: str = ""
+    ) -> bool:
+        how = {"period": micros(seconds), "copy_for": micros(copy_for), "keep_starts": keep_starts, "copy": copy}
         return bool(self._call("requeue_1", **self._who(claimant), **how).requeue_1)
 
     def mark(self, published: Sequence[tuple[Claimant, float]], /, *, copy_for: float) -> list[bool]:

@@ -216,7 +216,10 @@ BEGIN
     -- Held. A queued entry is adopted by its own owner, but not by an attempt that was requeued: that one is over, and
     -- a packet of its claim that comes late must not start it again. Another owner may be told to replace it.
     IF (live AND NOT (e.state = 'queued' AND (
-            (mine AND _state = 'running' AND e.requeued_by <> _attempt) OR (NOT mine AND _replace_queued))))
+            (mine AND _state = 'running' AND e.requeued_by <> _attempt
+                -- Nor by a message that has another name than the one on its way, by which it is to start.
+                AND NOT (e.copy LIKE 'awaited:%' AND e.copy_until > now AND e.copy <> 'awaited:' || _copy))
+            OR (NOT mine AND _replace_queued))))
        OR (known AND NOT unended AND NOT mine AND e.held_until > now) THEN
         publish := false; stamp := '';
         IF mine THEN
@@ -323,7 +326,7 @@ END $$;
 
 CREATE OR REPLACE FUNCTION taskguard.requeue_1(
     _namespace text, _key text, _owner text, _attempt text, _token bigint,
-    _period bigint, _copy_for bigint, _keep_starts boolean
+    _period bigint, _copy_for bigint, _keep_starts boolean, _copy text
 ) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     e taskguard.entry := taskguard.hold_1(_namespace, _key);
@@ -357,7 +360,8 @@ BEGIN
     END IF;
     e.state := 'queued';
     e.until := now + _period;
-    e.copy := ''; e.copies := 1; e.copy_until := now + _copy_for;
+    e.copy := CASE WHEN _copy <> '' THEN 'awaited:' || _copy ELSE '' END;                        -- AWAITED
+    e.copies := 1; e.copy_until := now + _copy_for;
     PERFORM taskguard.save_1(e);
     RETURN true;
 END $$;
@@ -383,7 +387,7 @@ BEGIN
             WHEN NOT FOUND THEN false
             WHEN e.state = 'running' AND taskguard.is_newest_1(e, _owners[n], _attempts[n], _tokens[n]) THEN false
             ELSE taskguard.requeue_1(
-                _namespace, _keys[n], _owners[n], _attempts[n], _tokens[n], _periods[n], _copy_for, true)
+                _namespace, _keys[n], _owners[n], _attempts[n], _tokens[n], _periods[n], _copy_for, true, '')
         END;
     END LOOP;
     RETURN answers;

@@ -138,8 +138,10 @@ class RedisStore:
         ]
         return [reply == 1 for reply in self._call_many(self._for_renewal(), _RENEW, calls)]
 
-    def requeue(self, claimant: Claimant, seconds: float, /, *, copy_for: float, keep_starts: bool = False) -> bool:
-        args = [*_who(claimant), micros(seconds), micros(copy_for), int(keep_starts)]
+    def requeue(
+        self, claimant: Claimant, seconds: float, /, *, copy_for: float, keep_starts: bool = False, copy: str = ""
+    ) -> bool:
+        args = [*_who(claimant), micros(seconds), micros(copy_for), int(keep_starts), 0, copy]
         return bool(self._call(_REQUEUE, self._keys(claimant), args) == 1)
 
     def mark(self, published: Sequence[tuple[Claimant, float]], /, *, copy_for: float) -> list[bool]:

@@ -145,12 +145,14 @@ class SQLiteStore(Forked):
 
         return self._transaction(step)
 
-    def requeue(self, claimant: Claimant, seconds: float, /, *, copy_for: float, keep_starts: bool = False) -> bool:
+    def requeue(
+        self, claimant: Claimant, seconds: float, /, *, copy_for: float, keep_starts: bool = False, copy: str = ""
+    ) -> bool:
         def step(db: sqlite3.Connection, now: int) -> bool:
             entry = self._entry(db, claimant.key, now)
             own = self._receipt(db, claimant.key, claimant.owner, now)
             requeued = self._rules.requeue(
-                claimant, seconds, entry, now, own=own, copy_for=copy_for, keep_starts=keep_starts
+                claimant, seconds, entry, now, own=own, copy_for=copy_for, keep_starts=keep_starts, copy=copy
             )
             return self._save(db, claimant.key, requeued)
 

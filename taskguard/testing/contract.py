@@ -669,6 +669,20 @@ class StoreContract:
         assert isinstance(answer, Held)
         assert (answer.owner, answer.state) == ("alice", "running")
 
+    def test_promise_6_a_job_starts_by_the_message_that_was_named_when_it_was_queued(
+        self, store: Store, elapse: Elapse
+    ) -> None:
+        assert requeued(store, claimed(store, "alice"), copy_for=SHORT, copy="the retry")
+
+        for older in ("", "older"):
+            told = store.claim(ask("alice", copy=older))
+            assert isinstance(told, Held) and told.state == "queued"
+        lease = store.claim(ask("alice", copy="the retry"))
+        assert isinstance(lease, Lease)
+        assert requeued(store, lease, copy_for=SHORT, copy="lost")
+        elapse(PAST)
+        assert isinstance(store.claim(ask("alice", copy="older")), Lease)  # the named one does not seem to come
+
     def test_promise_6_starts_are_counted_while_workers_die(self, store: Store, elapse: Elapse) -> None:
         first, second = succession(store, elapse, successor="alice")
 

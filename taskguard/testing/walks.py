@@ -136,6 +136,7 @@ class _Walk:
         options: dict[str, Any] = {
             "copy_for": self.random.choice((OVER, NEVER)),
             "keep_starts": self.random.random() < 0.5,
+            "copy": self.random.choice(("", "copy 1", "copy 2")),
         }
         got = self.store.requeue(mine, seconds, **options)
         self.compare(f"requeue {mine} {seconds} {options}", got, self.model.requeue(theirs, seconds, **options))

@@ -26,17 +26,17 @@ class RepeatDoesNotRenew(Rules):
 
 
 class AdoptsRunning(Rules):
-    def may_adopt(self, ask: Claim, entry: Kept) -> bool:
+    def may_adopt(self, ask: Claim, entry: Kept, now: int) -> bool:
         return ask.state == "running" and entry.owner == ask.owner
 
 
 class AdoptsAnybodys(Rules):
-    def may_adopt(self, ask: Claim, entry: Kept) -> bool:
+    def may_adopt(self, ask: Claim, entry: Kept, now: int) -> bool:
         return ask.state == "running" and entry.state == "queued"
 
 
 class AdoptsForALatePacket(Rules):
-    def may_adopt(self, ask: Claim, entry: Kept) -> bool:
+    def may_adopt(self, ask: Claim, entry: Kept, now: int) -> bool:
         return super().may_adopt(ask, replace(entry, requeued_by=""))
 
 

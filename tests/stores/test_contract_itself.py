@@ -55,7 +55,7 @@ class AdoptsARunningEntry(MemoryStore):
     breaks = 6
 
     class rules(Rules):
-        def may_adopt(self, ask: Claim, entry: Kept) -> bool:
+        def may_adopt(self, ask: Claim, entry: Kept, now: int) -> bool:
             return entry.owner == ask.owner
 
 

@@ -157,7 +157,10 @@ if is_claim(entry) and entry[UNTIL] > now then
     if entry[STATE] == 'queued' then
         -- An attempt that was requeued is over: a packet of its claim that comes late must not start it again.
         local mine = entry[OWNER] == owner and entry[REQUEUED_BY] ~= attempt
-        if (mine and state == 'running') or (replace_queued and entry[OWNER] ~= owner) then
+        -- Nor by a message that has another name than the one on its way, by which it is to start.
+        local named = string.sub(entry[COPY], 1, #AWAITED) == AWAITED and entry[COPY_UNTIL] > now
+        local waits = named and entry[COPY] ~= AWAITED .. copy
+        if (mine and state == 'running' and not waits) or (replace_queued and entry[OWNER] ~= owner) then
             return grant()
         end
     end

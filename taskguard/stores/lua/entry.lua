@@ -5,6 +5,7 @@
 -- "None" is false, because an array must have no holes.
 local STATE, OWNER, ATTEMPT, TOKEN, SINCE, UNTIL, KEEP, STARTS, TOOK_OVER, PAYLOAD = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local COPY, COPIES, COPY_UNTIL, HELD_UNTIL, REQUEUED_BY, DEATHS, HOW, OUTCOME = 11, 12, 13, 14, 15, 16, 17, 18
+local AWAITED = 'awaited:'  -- before the name of the message by which a queued job is to start
 -- a receipt; its owner is part of its key
 local R_ATTEMPT, R_HOW, R_TOKEN, R_AT, R_UNTIL, R_OUTCOME, R_TWIN, R_ANSWERED = 1, 2, 3, 4, 5, 6, 7, 8
 

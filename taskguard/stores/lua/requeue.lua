@@ -1,5 +1,6 @@
 -- KEYS: entry, own receipt
--- ARGV: owner, attempt, token (0: not known), seconds, copy_for, keep_starts, [only mark: leave a running entry alone]
+-- ARGV: owner, attempt, token (0: not known), seconds, copy_for, keep_starts,
+--       whether it only marks and leaves a running entry alone, [name of the message that goes on]
 -- Answers 1 if the job is in the queue by this attempt, else 0.
 local owner, attempt = ARGV[1], ARGV[2]
 local now = clock()
@@ -28,7 +29,8 @@ if is_claim(entry) and is_newest(entry, owner, attempt, tonumber(ARGV[3])) then
     end
     entry[STATE], entry[ATTEMPT], entry[REQUEUED_BY] = 'queued', '', attempt
     entry[UNTIL] = now + tonumber(ARGV[4])
-    entry[COPY], entry[COPIES], entry[COPY_UNTIL] = '', 1, now + tonumber(ARGV[5])
+    local copy = ARGV[8] or ''
+    entry[COPY], entry[COPIES], entry[COPY_UNTIL] = copy ~= '' and AWAITED .. copy or '', 1, now + tonumber(ARGV[5])
     save_entry(KEYS[1], entry, now)
     return 1
 end
