@@ -257,7 +257,11 @@ class _Made:
             ) from None
 
     def form(self, bound: inspect.BoundArguments) -> str:
-        return canonical(self.function(*bound.args, **bound.kwargs), "key()")
+        try:
+            value = self.function(*bound.args, **bound.kwargs)
+        except TypeError as error:  # which would look like arguments that do not fit the task
+            raise KeyArgumentError("key()", f"the function given as key= raised {error!r}") from error
+        return canonical(value, "key()")
 
 
 def _sample(signature: inspect.Signature) -> tuple[list[str], dict[str, str]]:

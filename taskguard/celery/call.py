@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime, timezone, tzinfo
 from typing import Any
 
 from taskguard.celery.headers import Headers
 
 AS_IS = "taskguard_as_is"
 """An option of a call that the guard itself makes: it is published and nobody is asked."""
-_ABOUT_OTHERS = ("link", "link_error", "chain", "chord", "group_id", "group_index", "root_id", "parent_id")
+_AWAITED = ("link", "link_error", "chain", "chord")
+"""What goes on when a call has ended."""
+_ITS_OWN = (*_AWAITED, "group_id", "group_index", "root_id", "parent_id", "eta", "countdown", "expires")
 
 
 @dataclass(frozen=True)
@@ -33,32 +35,39 @@ class Call:
             merged["headers"] = headers.within(self.options.get("headers"))
         return replace(self, options=merged)
 
-    def for_twin(self, task_id: str, headers: Headers) -> Call:
+    def for_twin(self, task_id: str, headers: Headers, delay: float) -> Call:
         """The same work under its twin's id. Who waits for this call does not wait for that one."""
-        others = {name: value for name, value in self.options.items() if name not in _ABOUT_OTHERS}
+        others = {name: value for name, value in self.options.items() if name not in _ITS_OWN}
+        if delay > 0:
+            others["countdown"] = delay
         return replace(self, options=others).with_(headers.with_(id=task_id).as_new(), task_id=task_id)
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether something goes on when it has ended."""
+        return any(self.options.get(name) for name in _AWAITED)
 
     def publish(self) -> Any:
         return self.send(self.name, self.args, self.kwargs, **self.options)
 
-    @property
-    def delay(self) -> float:
-        """Seconds until it may start."""
+    def delay(self, zone: tzinfo) -> float:
+        """Seconds until it may start. A moment without a time zone is in the app's *zone*."""
         if self.options.get("eta"):
-            return max(0.0, _seconds_until(self.options["eta"]))
+            return max(0.0, _seconds_until(self.options["eta"], zone))
         return max(0.0, float(self.options.get("countdown") or 0))
 
-    def waits_for(self, queued_for: float) -> float:
+    def waits_for(self, queued_for: float, zone: tzinfo) -> float:
         """How long its queued entry waits for a worker: past the delay, never past the end of the message."""
-        seconds = queued_for + self.delay
+        seconds = queued_for + self.delay(zone)
         expires = self.options.get("expires")
-        return seconds if not expires else min(seconds, max(1.0, _seconds_until(expires)))
+        return seconds if not expires else min(seconds, max(1.0, _seconds_until(expires, zone)))
 
 
-def _seconds_until(moment: Any) -> float:
+def _seconds_until(moment: Any, zone: tzinfo) -> float:
     if isinstance(moment, (int, float)):
         return float(moment)
     if isinstance(moment, str):
         moment = datetime.fromisoformat(moment.replace("Z", "+00:00"))
-    now = datetime.now(timezone.utc) if moment.tzinfo else datetime.now()
-    return float((moment - now).total_seconds())
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=zone)
+    return float((moment - datetime.now(timezone.utc)).total_seconds())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from datetime import tzinfo
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
@@ -23,6 +25,8 @@ from taskguard.policy import DEFAULT_KEEP, Policy
 from taskguard.signatures import signature_of
 from taskguard.store import Entry, Store
 
+_logger = logging.getLogger("taskguard")
+
 ATTRIBUTE = "_taskguard"
 LONGEST_DELAY = 30.0
 CALL_TIMEOUT = 1.0
@@ -36,6 +40,8 @@ class Guarding:
         self.app = app
         self.send = send
         """The app's own `send_task`, which asks nobody."""
+        self.away_until = 0.0
+        """Until then the worker's parent does not ask the store, by the monotonic clock."""
         self._given: dict[str, Any] = {}
 
     def give(self, settings: Mapping[str, Any]) -> None:
@@ -86,7 +92,7 @@ class Guarding:
 
     @cached_property
     def marks(self) -> Marks:
-        return Marks(self.calls.store, self.settings.republish_after)
+        return Marks(self.calls.store)
 
     @cached_property
     def keep_for(self) -> float:
@@ -103,6 +109,11 @@ class Guarding:
         """Whether a result reaches only the process that made the call, so that a twin's handle is of no use."""
         return str(self.app.conf.result_backend or "").startswith("rpc")
 
+    @cached_property
+    def zone(self) -> tzinfo:
+        zone: tzinfo = self.app.timezone
+        return zone
+
     def options_for(self, name: str) -> Mapping[str, Any] | None:
         """What `taskguard_tasks` says of the task, if anything; the first pattern that fits counts."""
         for pattern, options in (self.settings.tasks or {}).items():
@@ -118,6 +129,7 @@ class TaskGuard:
         self._task = task
         self._policy = policy
         self.keys: KeyMaker = policy.keys_for(signature_of(function, bound=bound), task.name)
+        self._key_says_all = policy.key is None and policy.key_space is None
 
     @cached_property
     def guarding(self) -> Guarding:
@@ -127,7 +139,21 @@ class TaskGuard:
     def policy(self) -> Policy:
         if self._policy.keep_for is None:
             return replace(self._policy, keep_for=max(self.guarding.keep_for, self._policy.lease))
+        if self._policy.keep_for < visibility_timeout(self.guarding.app):
+            _logger.warning(
+                "%s: keep_for=%g is shorter than the broker's visibility timeout of %g s: a message that is delivered "
+                "again after that runs again",
+                self._task.name,
+                self._policy.keep_for,
+                visibility_timeout(self.guarding.app),
+            )
         return self._policy
+
+    def payload(self, args: Any, kwargs: Any, *, explicit: bool = False) -> str:
+        """What tells two calls of one key apart: the task, and all arguments. Empty where the key says it all."""
+        if self._key_says_all and not explicit:
+            return ""
+        return f"{self._task.name}:{self.keys.payload(args, kwargs)}"
 
     def key(self, *args: Any, **kwargs: Any) -> str:
         """The key of the call with these arguments."""

@@ -16,7 +16,9 @@ ATTEMPT = "taskguard_attempt"
 EVENTS = "taskguard_events"
 """Whether the worker sends Celery's events: the child cannot know."""
 IDEMPOTENCY_KEY = "taskguard_idempotency_key"
-_LOCAL = (ATTEMPT, EVENTS)
+SERIALIZER = "taskguard_serializer"
+"""How the message in hand was written: it is put back in the same way."""
+_LOCAL = (ATTEMPT, EVENTS, SERIALIZER)
 
 
 @dataclass(frozen=True, slots=True)

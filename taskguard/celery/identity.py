@@ -37,7 +37,9 @@ class Identity:
         """Whether a message that was published under *name*, at the time *at*, belongs to another store."""
         if not name or name == self._name:
             return False
-        self._ask(guard, name, guard.patience)  # an emptied store takes the name from the first message it sees
+        # Not with the name that the message has: a worker that looks at the wrong store, an empty one, would give it
+        # the name of the right one.
+        self._ask(guard, self._name or os.urandom(8).hex(), guard.patience)
         return name != self._name and at > self._since + TOLERANCE
 
     def _ask(self, guard: Guard, name: str, patience: float) -> None:

@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from celery._state import get_current_worker_task
+from celery._state import get_current_task
 
 from taskguard.celery.guarding import TaskGuard
 from taskguard.errors import DuplicateTaskError, EarlierFailureError, OutcomeNotKeptError, WaitTimeoutError
@@ -21,12 +21,18 @@ from taskguard.work import Work
 
 _MAPS = ("celery.map", "celery.starmap")
 _COUNT = "_taskguard_items"
+_ITEM = ":item:"
 
 
 def map_in_hand() -> Any:
     """The request of the `map` or `starmap` job that this code is part of, if it is part of one."""
-    task = get_current_worker_task()
+    task = get_current_task()
     return task.request if task is not None and task.name in _MAPS else None
+
+
+def is_item(owner: str) -> bool:
+    """Whether that is no job, whose result could be waited for."""
+    return _ITEM in owner
 
 
 class Item:
@@ -37,7 +43,7 @@ class Item:
         self._guard: Guard = self._guarded.guarding.guard
         index = getattr(of, _COUNT, 0)
         setattr(of, _COUNT, index + 1)
-        self._owner = f"{of.id}:{index}"
+        self._owner = f"{of.id}{_ITEM}{index}"
 
     def __call__(self, args: Any, kwargs: Any) -> Any:
         answer = self._obtain(self._guarded.keys(args, kwargs))
@@ -59,7 +65,8 @@ class Item:
             answer.abandon()
 
     def _obtain(self, key: str) -> Work | Completed:
-        claim = self._guard.new_claim(key, self._owner, self._policy)
+        # It takes the place of a twin that is only queued: it may be queued behind this very job.
+        claim = self._guard.new_claim(key, self._owner, self._policy, replace_queued=True)
         started = time.monotonic()
         for pause in pauses():
             by_key = self._owner if self._policy.on_done == "rerun" else key

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import logging
 import weakref
+from itertools import groupby
 
 from taskguard import native
 from taskguard.alarm import Alarm
@@ -26,9 +27,8 @@ _logger = logging.getLogger("taskguard")
 
 
 class Marks(Forked):
-    def __init__(self, store: Store, copy_for: float) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._copy_for = copy_for
         self.after_fork()
         watch_forks(self)
         _all.add(self)
@@ -36,13 +36,13 @@ class Marks(Forked):
     def after_fork(self) -> None:
         self._lock = native.allocate_lock()
         self._due: float | None = None
-        self._waiting: dict[str, tuple[Claimant, float]] = {}
+        self._waiting: dict[str, tuple[Claimant, float, float]] = {}
         self._alarm = Alarm(self._work, lambda: self._due)
 
-    def add(self, claimant: Claimant, seconds: float) -> None:
-        """The message of this queued entry is with the broker, and waits there for *seconds* at most."""
+    def add(self, claimant: Claimant, seconds: float, copy_for: float) -> None:
+        """The message of this queued entry is with the broker: see `Store.mark`."""
         with self._lock:
-            self._waiting[claimant.owner] = (claimant, seconds)
+            self._waiting[claimant.owner] = (claimant, seconds, copy_for)
             if self._due is not None:
                 return
             due = self._due = since_boot() + GATHER
@@ -54,14 +54,16 @@ class Marks(Forked):
 
     def send(self) -> None:
         with self._lock:
-            batch = list(self._waiting.values())
+            waiting = sorted(self._waiting.values(), key=lambda mark: mark[2])
             self._due = None
-        for start in range(0, len(batch), MOST):
-            self._send(batch[start : start + MOST])
+        for copy_for, alike in groupby(waiting, key=lambda mark: mark[2]):
+            batch = list(alike)
+            for start in range(0, len(batch), MOST):
+                self._send(batch[start : start + MOST], copy_for)
 
-    def _send(self, batch: list[tuple[Claimant, float]]) -> None:
+    def _send(self, batch: list[tuple[Claimant, float, float]], copy_for: float) -> None:
         try:
-            self._store.mark(batch, copy_for=self._copy_for)
+            self._store.mark([(claimant, seconds) for claimant, seconds, _ in batch], copy_for=copy_for)
         except StoreError as error:
             _logger.debug("%d published messages are not marked: %s", len(batch), error)
         with self._lock:

@@ -7,10 +7,12 @@ import random
 import time
 from typing import Any, NoReturn
 
+from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject
+from kombu.exceptions import OperationalError
 
 from taskguard.celery.call import AS_IS
-from taskguard.celery.headers import Headers
+from taskguard.celery.headers import SERIALIZER, Headers
 
 FIRST_DELAY = 0.25
 PAUSE_WITHOUT_BROKER = 1.0
@@ -30,7 +32,8 @@ class Message:
     def ignores_result(self) -> bool:
         # The class of a request says False: only what the call itself said counts.
         said = vars(self.request).get("ignore_result")
-        return bool(self._task.ignore_result if said is None else said)
+        ignores = bool(self._task.ignore_result if said is None else said)
+        return ignores or isinstance(self._task.backend, DisabledBackend)
 
     @property
     def is_linked(self) -> bool:
@@ -63,17 +66,23 @@ class Message:
 
     def _publish(self, headers: Headers, **options: Any) -> None:
         request = self.request
-        options = {"retries": request.retries, "ignore_result": self.ignores_result, **options}
+        ignores = vars(request).get("ignore_result")
+        options = {"retries": request.retries, "ignore_result": ignores, **options}
+        serializer = getattr(request, SERIALIZER, None)
+        if serializer:
+            options["serializer"] = serializer
         signature = self._task.signature_from_request(request, **options)
         signature.options["headers"] = headers.within(signature.options.get("headers"))
         signature.options[AS_IS] = True
         try:
             signature.apply_async()
-        except Exception as error:
-            _logger.error("%s[%s] cannot be published again: %s", self._task.name, self.id, error)
+        except OperationalError as error:
             self.give_back(error)
 
     def give_back(self, error: Exception) -> NoReturn:
-        """The broker does not take another message: it keeps the one it has."""
+        """The broker does not take another message now: it keeps the one it has."""
+        _logger.error("%s[%s] cannot be published again: %s", self._task.name, self.id, error)
+        if not self._task.acks_late:
+            raise error  # it has none any more: the job fails, visibly
         time.sleep(PAUSE_WITHOUT_BROKER)
         raise Reject(error, requeue=True) from error

@@ -12,6 +12,10 @@ from kombu.serialization import dumps, loads
 from taskguard.outcomes import NotKept, small_enough
 
 
+class CannotBeWritten(NotKept):
+    """Celery cannot write it down either."""
+
+
 class AppOutcomes:
     """What a guard needs of an app's result backend."""
 
@@ -23,7 +27,7 @@ class AppOutcomes:
             ready = self._app.backend.prepare_value(value)
             content_type, encoding, payload = dumps(ready, serializer=self._serializer)
         except (EncodeError, TypeError, ValueError) as error:
-            raise NotKept(f"it cannot be written by the result serializer {self._serializer} ({error})") from error
+            raise CannotBeWritten(f"not with the result serializer {self._serializer} ({error})") from error
         body = payload.encode() if isinstance(payload, str) else payload
         return small_enough(f"{content_type}\n{encoding}\n".encode() + body)
 

@@ -17,6 +17,7 @@ from celery.utils import uuid
 from taskguard.celery.call import Call
 from taskguard.celery.guarding import Guarding, TaskGuard
 from taskguard.celery.headers import Headers
+from taskguard.celery.items import is_item
 from taskguard.celery.result import StoredResult, handle, info
 from taskguard.errors import DuplicateTaskError, KeyArgumentError, PayloadMismatchError, StoreError
 from taskguard.places import next_of, place_of
@@ -58,8 +59,8 @@ class _OneCall:
 
     @property
     def _is_awaited(self) -> bool:
-        """Only a result under this very id will do (a canvas, a caller that chose it): it is published all the same."""
-        return self._is_named or self._guarding.results_are_private
+        """Only a result under this very id will do (for a canvas, for its links): it is published all the same."""
+        return self._is_named or self._call.is_linked or self._guarding.results_are_private
 
     def publish(self) -> Any:
         try:
@@ -78,9 +79,7 @@ class _OneCall:
         keys, args, kwargs = self._task.keys, self._call.args or (), self._call.kwargs or {}
         given = found.idempotency_key
         key = keys.explicit(given) if given else keys(args, kwargs)
-        # Where two calls of one key may differ, all their arguments are compared.
-        compared = given or self._policy.on_conflict.enqueue == "run_once_more"
-        payload = keys.payload(args, kwargs) if compared else ""
+        payload = self._task.payload(args, kwargs, explicit=bool(given))
         facts: dict[str, Any] = {"id": self.task_id, "key": key, "payload": payload, "idempotency_key": given}
         try:
             store = self._guarding.identity.name(self._guarding.calls, PATIENCE)
@@ -92,13 +91,13 @@ class _OneCall:
     # -- asking ----------------------------------------------------------------------------------------------------
 
     def _claim_and_publish(self, place: str, *, replace: bool = False) -> Any:
-        self._waits_for = self._call.waits_for(self._guarding.settings.queued_for)
+        self._waits_for = self._call.waits_for(self._guarding.settings.queued_for, self._guarding.zone)
         answer = self._ask(place, replace=replace)
         if isinstance(answer, Lease):
             return self._publish_claimed(answer)
-        self._compare_payload(answer)
         if not self._policy.enforce:
             return self.publish_unclaimed()
+        self._compare_payload(answer)
         if isinstance(answer, Completed):
             return self._answer_done(answer)
         if answer.owner == self.task_id:
@@ -141,14 +140,14 @@ class _OneCall:
             with suppress(StoreError):
                 self._guarding.calls.store.release(lease, Ending(keep_for=self._policy.keep))
             raise
-        self._guarding.marks.add(lease, self._waits_for)
+        self._mark(lease)
         return handle(result, info(self._headers.key, self.task_id, lease))
 
     def _publish_own(self, held: Held) -> Any:
         """This very job is queued or running already: its message goes out once more only if it is queued."""
         if held.state == "queued":
             result = self._publish()
-            self._guarding.marks.add(held, self._waits_for)
+            self._mark(held)
         else:
             result = self._result_of(self.task_id)
         return handle(result, info(self._headers.key, self.task_id, held))
@@ -161,28 +160,38 @@ class _OneCall:
 
     def _meet(self, held: Held) -> Any:
         """Another job has the place: what `on_conflict` says."""
+        if held.publish and not self._guarding.marks.knows(held.owner):
+            if held.payload != self._headers.payload:
+                # Its message seems to be lost, and cannot be made of this call: this call takes its place.
+                return self._claim_and_publish(held.key, replace=True)
+            self._publish_for(held)
         conflict = self._policy.on_conflict.enqueue
         if conflict == "raise" and not self._is_named:
             raise DuplicateTaskError(held.key, held.owner, held.state, held.since, held.token)
-        if conflict == "run_once_more":
+        if conflict == "run_once_more" and self._is_news_to(held):
             following = next_of(self._headers.key)
-            if held.key != following and self._is_news_to(held):
-                self._headers = self._headers.with_(place=following)
-                return self._claim_and_publish(following)
-            if held.key == following and held.state == "queued" and held.payload != self._headers.payload:
-                return self._claim_and_publish(following, replace=True)  # newest arguments
-        if held.publish and not self._guarding.marks.knows(held.owner):
-            self._call.for_twin(held.owner, self._headers).publish()
-            self._guarding.marks.add(held, self._waits_for)
+            self._headers = self._headers.with_(place=following)
+            return self._claim_and_publish(following, replace=held.key == following)  # newest arguments
         about = info(self._headers.key, self.task_id, held)
-        if not self._is_awaited:
+        if not self._is_awaited and not is_item(held.owner):
             return handle(self._result_of(held.owner), about)
-        if conflict == "skip":
+        if conflict != "raise":
             self._headers = self._headers.with_(join=held.owner)
         return handle(self._publish(), about)
 
     def _is_news_to(self, held: Held) -> bool:
         return held.state == "running" or held.payload != self._headers.payload
+
+    def _publish_for(self, held: Held) -> None:
+        """Publish the twin's message: nobody is known to have done so lately."""
+        guarding = self._guarding
+        delay = max(0.0, held.remaining - guarding.settings.queued_for)  # what is left of its own
+        self._call.for_twin(held.owner, self._headers, delay).publish()
+        guarding.marks.add(held, held.remaining, guarding.settings.republish_after + delay)
+
+    def _mark(self, claimant: Lease | Held) -> None:
+        copy_for = self._guarding.settings.republish_after + self._call.delay(self._guarding.zone)
+        self._guarding.marks.add(claimant, self._waits_for, copy_for)
 
     def _result_of(self, task_id: str) -> Any:
         make = self._call.options.get("result_cls") or self._guarding.app.AsyncResult

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -17,14 +18,18 @@ from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.worker import state
 from kombu.asynchronous import get_event_loop
+from kombu.serialization import registry
 
 from taskguard.celery.guarding import TaskGuard
-from taskguard.celery.headers import ATTEMPT, EVENTS, Headers
-from taskguard.celery.inprocess import remember
+from taskguard.celery.headers import ATTEMPT, EVENTS, SERIALIZER, Headers
+from taskguard.celery.inprocess import remember, runs_here
 from taskguard.errors import StoreError
 from taskguard.guard import new_attempt, pauses
 from taskguard.places import place_of, run_of
 from taskguard.store import Claimant, Ending, How
+
+LEAVE_ALONE = 5.0
+"""Seconds for which a store that did not answer is not asked by the parent."""
 
 _logger = logging.getLogger("taskguard")
 
@@ -40,9 +45,10 @@ class GuardedRequest(Base):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self._attempt = new_attempt()
         self._is_lost = False
-        self._is_terminated = False
+        self._after_body: Callable[[], Any] | None = None
         self._goes_back = False
         self._request_dict[ATTEMPT] = self._attempt
+        self._request_dict[SERIALIZER] = registry.type_to_name.get(self._content_type)
         self._request_dict[EVENTS] = bool(self._eventer and self._eventer.enabled and self.task.send_events)
         remember(self._attempt, self)
 
@@ -76,13 +82,15 @@ class GuardedRequest(Base):  # type: ignore[misc]
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
         if terminated:
-            self._is_terminated = True  # only told to end so far
+            self._after_body = lambda: self._settle("revoked")  # it is only told to end so far
         else:  # it never started: whoever holds the key, this job has ended
             self._settle("expired" if expired else "revoked", anyway=True)
         super()._announce_revoked(reason, terminated, signum, expired)
 
     def _announce_cancelled(self, *args: Any, **kwargs: Any) -> None:
-        if state.should_terminate:
+        if self.acknowledged:
+            self._when_gone(lambda: self._settle("revoked"))  # the broker has no message of it any more
+        elif state.should_terminate:
             self._requeue()  # a cold shutdown: the message is restored when all this has ended
         else:
             self._when_gone(lambda: self._requeue(keep_starts=False))  # the connection is lost
@@ -90,8 +98,9 @@ class GuardedRequest(Base):  # type: ignore[misc]
 
     def body_has_unwound(self) -> None:
         """In a pool of this very process."""
-        if self._is_terminated:
-            self._settle("revoked")
+        settle, self._after_body = self._after_body, None
+        if settle is not None:
+            settle()
 
     # -- Celery's last word ----------------------------------------------------------------------------------------
 
@@ -137,9 +146,10 @@ class GuardedRequest(Base):  # type: ignore[misc]
         self._carefully(lambda: self._end(how, error, anyway))
 
     def _end(self, how: How, error: BaseException | None, anyway: bool) -> bool:
-        guard, policy = self._guarded.guarding.guard, self._guarded.policy
+        guard, policy = self._guarded.guarding.calls, self._guarded.policy
         outcome = None if error is None else guard.outcomes.encode_error(error)
-        ending = Ending(how=how, keep_for=policy.keep, outcome=outcome)
+        # A failure that the parent settles is one that Celery's parent answers.
+        ending = Ending(how=how, keep_for=policy.keep, outcome=outcome, answered=how == "failed")
         run, place = self._entries()
         claimant = Claimant(run, self.id, self._attempt)
         if how == "failed" and policy.on_done == "reuse":
@@ -160,20 +170,26 @@ class GuardedRequest(Base):  # type: ignore[misc]
             guarding = self._guarded.guarding
             claimant = Claimant(self._entries()[0], self.id, self._attempt)
             settings = guarding.settings
-            done = guarding.guard.store.requeue(
+            done = guarding.calls.store.requeue(
                 claimant, settings.queued_for, copy_for=settings.republish_after, keep_starts=keep_starts
             )
             if done:
-                guarding.guard.tell("requeued", claimant, detail="settled by the parent")
+                guarding.calls.tell("requeued", claimant, detail="settled by the parent")
             return done
 
         return self._carefully(requeue)
 
     def _carefully(self, settle: Callable[[], bool]) -> bool:
-        # The parent must go on whatever happens here; what is not settled ends with its lease.
+        # The parent must go on whatever happens here; what is not settled ends with its lease. A store that is away
+        # is not asked for each of a thousand jobs.
+        guarding = self._guarded.guarding
+        if time.monotonic() < guarding.away_until:
+            _logger.warning("%s[%s] is not settled, its lease will run out: the store is away", self.name, self.id)
+            return False
         try:
             return settle()
         except StoreError as error:
+            guarding.away_until = time.monotonic() + LEAVE_ALONE
             _logger.warning("%s[%s] is not settled, its lease will run out: %s", self.name, self.id, error)
         except TypeError:
             pass  # its arguments do not fit the task: it never had an entry
@@ -182,6 +198,12 @@ class GuardedRequest(Base):  # type: ignore[misc]
     def _when_gone(self, settle: Callable[[], Any]) -> None:
         # By the worker's own event loop, not by a thread: the pool forks a new child just now, and what a thread has
         # locked at that moment (a module that it imports, say) stays locked in the child for ever.
+        if runs_here(self._attempt):
+            self._after_body = settle
+            return
+        if state.should_terminate:
+            settle()  # there is no later
+            return
         pid, loop, looks = self.worker_pid, get_event_loop(), pauses(0.1, 1.0)
 
         def look() -> None:

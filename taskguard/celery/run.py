@@ -15,13 +15,16 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry
+from kombu.exceptions import OperationalError
 
 from taskguard.celery.call import Call
 from taskguard.celery.guarding import Guarding, TaskGuard
 from taskguard.celery.headers import ATTEMPT, Headers
-from taskguard.celery.inprocess import settle_in_process
+from taskguard.celery.inprocess import body_in_this_process
 from taskguard.celery.message import Message
+from taskguard.celery.outcomes import CannotBeWritten
 from taskguard.errors import (
     ConfigurationError,
     DuplicateTaskError,
@@ -35,6 +38,7 @@ from taskguard.errors import (
     WaitTimeoutError,
 )
 from taskguard.guard import Guard, new_attempt
+from taskguard.outcomes import NotKept
 from taskguard.places import next_of, place_of, run_of
 from taskguard.policy import Policy
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Held, How
@@ -42,6 +46,8 @@ from taskguard.work import Work
 
 ENDED = "_taskguard_ended"
 """On the request of a job whose end is in the store: how it ended."""
+KEPT_OF_THE_IGNORED = 1024
+"""Bytes of a result that nobody wants to have stored; a twin in a chain may still need it to go on."""
 UNTIL_THE_STORE_IS_BACK = 3600.0
 """A body that has run is not run again because the store is away: its end waits, as long as the worker lives."""
 
@@ -110,7 +116,7 @@ class Run:
         if not headers.key:
             keys, given = self.guarded.keys, headers.idempotency_key
             key = keys.explicit(given) if given else keys(args, kwargs)
-            payload = keys.payload(args, kwargs) if given else ""
+            payload = self.guarded.payload(args, kwargs, explicit=bool(given))
             self.message.headers = headers.with_(id=self.id, key=key, payload=payload)
         self.key = self.headers.key
         self.place = self.headers.place or place_of(self.policy, self.key)
@@ -126,6 +132,7 @@ class Run:
             skip=self._ends_at_once(),
             payload=self.headers.payload,
             copy=self.headers.copy,
+            copy_for=self.guarding.settings.republish_after,
         )
 
     def _claim_beside(self) -> Claim:
@@ -138,7 +145,7 @@ class Run:
         headers = self.headers
         by_key = self.id if self.policy.on_done == "rerun" else self.key
         answer = self.guard.begin(claim, self.policy, idempotency_key=headers.idempotency_key or by_key)
-        if isinstance(answer, Work):
+        if isinstance(answer, Work) or not self.policy.enforce:
             return answer
         if headers.idempotency_key and answer.payload and headers.payload != answer.payload:
             raise PayloadMismatchError(answer.key, answer.owner)
@@ -185,7 +192,8 @@ class Run:
         try:
             self._take_place(work)
             self._tell_started()
-            return self._body(work, args, kwargs)
+            with body_in_this_process(getattr(self.request, ATTEMPT, "")):
+                return self._body(work, args, kwargs)
         finally:
             work.abandon()
 
@@ -197,11 +205,12 @@ class Run:
                     value = self.body(*args, **kwargs)
             finally:
                 _running.reset(before)
+            outcome = self._outcome_of(value)
         except Retry:
             self._go_on_elsewhere(work)
             raise
         except Reject as rejected:
-            requeue = rejected.requeue
+            requeue = rejected.requeue and self.task.acks_late  # else the broker has no message to put back
             self._settled(lambda: self._requeue(work) if requeue else work.release("rejected"))
             raise
         except Ignore:
@@ -210,25 +219,39 @@ class Run:
         except Exception as error:
             failure = error
             if work.is_own_loss(failure):
-                work.release_quietly()
+                work.give_up()
                 self._put_back("it lost its lease")
+            if self.held_back:  # it failed after it had asked for a retry: that is on its way, as without a guard
+                self._go_on_elsewhere(work)
+                raise
             self._settled(lambda: work.fail(failure))
             self._note_end("failed")
-            raise
-        except BaseException:
-            settle_in_process(getattr(self.request, ATTEMPT, ""))
             raise
         if self.held_back:  # a retry that was not thrown
             self._go_on_elsewhere(work)
             return value
-        self._settled(lambda: self._succeed(work, value))
+        self._settled(lambda: work.complete("succeeded", outcome))
         self._note_end("succeeded")
         return value
 
-    def _succeed(self, work: Work, value: Any) -> bool:
-        if self.message.ignores_result and not self.message.is_linked and self.policy.on_done == "rerun":
-            return work.complete("succeeded", None)  # nobody will ask what it was
-        return work.succeed(value)
+    def _outcome_of(self, value: Any) -> bytes | None:
+        """What is kept of the result. One that Celery cannot store is a failure of the job, here as there."""
+        try:
+            outcome = self.guarding.outcomes.encode(value)
+        except CannotBeWritten as why:
+            if self.message.ignores_result or self.request.is_eager or why.__cause__ is None:
+                self._tell_not_kept(why)
+                return None
+            raise why.__cause__ from None
+        except NotKept as why:
+            self._tell_not_kept(why)
+            return None
+        if self.message.ignores_result and not self.message.is_linked and len(outcome) > KEPT_OF_THE_IGNORED:
+            return None
+        return outcome
+
+    def _tell_not_kept(self, why: NotKept) -> None:
+        self.guard.tell("not_kept", self.claim, detail=str(why))
 
     def _settled(self, end: Callable[[], bool]) -> None:
         """Bring the end to the store. One that is refused is another run's to tell: the message is put back."""
@@ -252,35 +275,44 @@ class Run:
                 # Replaced by other work under this id. It is published before this job ends: if the worker dies
                 # between, the body runs again and publishes the same id again, which is recognised.
                 self._send(self.guarding.app.send_task, call)
+        headers = self.headers.as_new().with_(copy=new_attempt())
         if same:
-            self._settled(lambda: self._requeue(work, delay=same[0].delay))
+            # By name: an older copy of the message would start it at once, and not know which retry it is.
+            delay = same[0].delay(self.guarding.zone)
+            self._settled(lambda: self._requeue(work, delay=delay, copy=headers.copy))
         elif self.request.is_eager or self.replaced_by_itself:
             self._settled(work.release)
         else:
             self._settled(lambda: work.release("ignored"))
         for call in same:
-            self._send(self.guarding.send, call.with_(self.headers.as_new()))
+            self._send(self.guarding.send, call.with_(headers))
 
     def _is_this_job(self, call: Call) -> bool:
         """Whether it is a retry, or a replacement by the same key."""
-        if call.headers.key or call.name != self.task.name:
+        if call.headers.key:
             return call.headers.key == self.key
-        if call.options.get("retries", 0) > self.request.retries:
+        if call.name == self.task.name and call.options.get("retries", 0) > self.request.retries:
             return True
+        guarded = getattr(call.options.get("task_type"), "taskguard", None)
+        if guarded is None:
+            return False
         with suppress(TypeError):
-            return self.guarded.keys(call.args or (), call.kwargs or {}) == self.key
+            key = guarded.keys(call.args or (), call.kwargs or {})
+            return bool(run_of(guarded.policy, key, self.id) == self.name)
         return False
 
     def _send(self, send: Callable[..., Any], call: Call) -> None:
         try:
             send(call.name, call.args, call.kwargs, **call.options)
-        except Exception as error:
-            _logger.error("%s[%s] cannot be published again: %s", self.task.name, self.id, error)
+        except OperationalError as error:
             self.message.give_back(error)
+        except Exception as error:  # it cannot be written, say, and never will be: the job ends here
+            self._leave_receipt("failed", self.guarding.outcomes.encode_error(error))
+            raise
 
-    def _requeue(self, work: Work, delay: float = 0.0) -> bool:
+    def _requeue(self, work: Work, delay: float = 0.0, copy: str = "") -> bool:
         settings = self.guarding.settings
-        return work.requeue(settings.queued_for + delay, copy_for=settings.republish_after + delay)
+        return work.requeue(settings.queued_for + delay, copy_for=settings.republish_after + delay, copy=copy)
 
     def _take_place(self, work: Work) -> None:
         """The job starts: the next one may take its place in the queue."""
@@ -291,7 +323,7 @@ class Run:
             if entry is not None and self._was_replaced(entry):
                 # A newer call has taken the place, with newer arguments, and may have run since: this one ends as that
                 # one does.
-                work.release_quietly()
+                work.give_up()
                 self.message.headers = self.headers.with_(join=entry.owner)
                 self._put_back(f"it joins {entry.owner}, which has newer arguments")
         self._free_place()
@@ -324,9 +356,12 @@ class Run:
         """Answer with how it ended, as Celery would have; drop a leftover copy of what was answered."""
         own = done.owner == self.id
         self._free_place()
+        if own and done.how == "skipped" and self._conflict() == "raise" and not self._was_answered(done):
+            self._note_end("skipped")
+            raise DuplicateTaskError(self.key, done.twin, "running", done.at, done.token)
         if done.how not in ("succeeded", "failed"):
             raise Ignore(f"{self.key}: {done.how} before")
-        if own and (done.answered or self._was_answered(done)):
+        if own and self._was_answered(done):
             raise Ignore(f"{self.key}: {done.how} before, and answered")
         if not own and self.message.is_linked:
             self._leave_receipt(done.how, done.outcome)
@@ -338,7 +373,9 @@ class Run:
         raise self.guarding.outcomes.exception(done.outcome)
 
     def _was_answered(self, done: Completed) -> bool:
-        """Nothing goes on after this job, so all there was to do is to store its result."""
+        """If nothing goes on after this job, all there was to do is to store its result."""
+        if done.answered:
+            return True
         if self.message.is_linked or self.request.is_eager:
             return False
         if self.message.ignores_result:
@@ -351,9 +388,10 @@ class Run:
             return self.guarding.outcomes.decode(done.outcome)
         if self.message.ignores_result and not self.message.is_linked:
             return None
-        meta = self.task.backend.get_task_meta(done.owner)
-        if meta.get("status") == "SUCCESS":
-            return meta["result"]
+        if not isinstance(self.task.backend, DisabledBackend):
+            meta = self.task.backend.get_task_meta(done.owner)
+            if meta.get("status") == "SUCCESS":
+                return meta["result"]
         raise OutcomeNotKeptError(done.key, done.owner, "it was too large, or could not be written down")
 
     def _leave_receipt(self, how: How, outcome: bytes | None) -> None:
@@ -377,22 +415,30 @@ class Run:
         if held.owner == self.id:
             return self._another_delivery(held)
         if held.state == "queued":
+            if held.publish and held.payload != self.headers.payload:
+                # Its message seems to be lost, and cannot be made of this one: this job takes its place.
+                return self._begin(replace(self.claim, replace_queued=True))
             if held.publish:
                 self._publish_for(held)
+            self._check_patience(held, facts)
             self._put_back(f"it gives way to {held.owner}, which is queued")
         conflict = self._conflict()
         if conflict == "raise":
+            self._note_end("skipped")
             raise DuplicateTaskError(*facts)
         return self._skip(held) if conflict == "skip" else self._wait(held, facts)
 
     def _wait(self, held: Held, facts: tuple[str, str, str, float, int]) -> NoReturn:
+        self._check_patience(held, facts)
+        self._put_back(f"it waits for {held.owner}", within=held.remaining)
+
+    def _check_patience(self, held: Held, facts: tuple[str, str, str, float, int]) -> None:
         waited = time.time() - (self.headers.since or time.time())
         if self.policy.on_conflict.run == "wait" and waited > self.policy.wait_up_to:
             error = WaitTimeoutError(*facts, round(waited, 1))
             self._free_place()
             self._leave_receipt("failed", self.guarding.outcomes.encode_error(error))
             raise error
-        self._put_back(f"it waits for {held.owner}", within=held.remaining)
 
     def _skip(self, held: Held) -> NoReturn:
         if not self.message.is_awaited:
@@ -402,6 +448,8 @@ class Run:
 
     def _another_delivery(self, held: Held) -> Work | Held | Completed:
         """This very job is running elsewhere: one copy of its message waits, in case that run dies."""
+        if held.state == "queued":
+            self._put_back("a newer message of it is on its way")
         if not self.headers.copy:
             # A message is given a name when it first needs one, which is seldom.
             self.message.headers = self.headers.with_(copy=new_attempt())
@@ -419,7 +467,7 @@ class Run:
         settings = self.guarding.settings
         self.message.publish_for(held.owner, self.headers.with_(place="").as_new())
         with suppress(StoreUnavailableError):
-            self.guard.store.mark([(held, settings.queued_for)], copy_for=settings.republish_after)
+            self.guard.store.mark([(held, held.remaining)], copy_for=settings.republish_after)
 
     # -- put back --------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, overload
 
 from celery import Celery, _state
@@ -18,12 +19,15 @@ from taskguard.celery.app import install
 from taskguard.celery.guarding import POLICY_OPTIONS, TaskGuard, checked, is_installed
 from taskguard.celery.headers import IDEMPOTENCY_KEY
 from taskguard.celery.items import Item, map_in_hand
+from taskguard.celery.result import CallInfo, handle
 from taskguard.celery.run import ENDED, Run, running
 from taskguard.errors import ConfigurationError, StoreError
 from taskguard.fence import current_fence
 from taskguard.policy import Policy
 from taskguard.signatures import fence_parameter, read_signature, runs_later, signature_of
 from taskguard.store import Ending
+
+_ACKNOWLEDGEMENT = ("acks_late", "reject_on_worker_lost")
 
 _logger = logging.getLogger("taskguard")
 
@@ -65,8 +69,9 @@ class GuardedTask(Task):  # type: ignore[misc]
         return bool(self.app.conf.task_track_started if chosen is None else chosen)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        request = self.request
-        if not request.called_directly and request.id is not None:
+        request, run = self.request, running()
+        calls_itself = run is not None and run.request is request
+        if not request.called_directly and request.id is not None and not calls_itself:
             return Run(self, self._call_body)(args, kwargs)
         mapped = map_in_hand()
         if mapped is not None:
@@ -88,8 +93,18 @@ class GuardedTask(Task):  # type: ignore[misc]
     def replace(self, sig: Any) -> Any:
         run = running()
         if run is not None and run.id == self.request.id:
-            run.replaced_by_itself = _ends_as(sig) == self.name
+            run.replaced_by_itself = self._shares_keys_with(_ends_as(sig))
         return super().replace(sig)
+
+    def _shares_keys_with(self, name: str) -> bool:
+        guarded = getattr(self.app.tasks.get(name), "taskguard", None)
+        return guarded is not None and guarded.keys.space == self.taskguard.keys.space
+
+    def apply(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
+        result = super().apply(args, kwargs, *rest, **options)
+        with suppress(TypeError):  # arguments that do not fit: the result says so
+            handle(result, CallInfo(self.taskguard.keys(args or (), kwargs or {}), result.id, state="done"))
+        return result
 
     def after_return(self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
         super().after_return(status, retval, task_id, args, kwargs, einfo)
@@ -126,12 +141,14 @@ def singleton_task(app: Any = None, /, **options: Any) -> Any:
     def decorate(what: Any) -> Any:
         policy, theirs = _split(options)
         if isinstance(what, PromiseProxy):
-            _no_options_for(what, theirs)
-            what.__then__(lambda: adopt(what._get_current_object(), policy))
+            _only_acknowledgement(theirs)
+            what.__then__(lambda: adopt(what._get_current_object(), policy, theirs))
             return what
+        if isinstance(what, Proxy):
+            raise ConfigurationError("a shared task is guarded by @singleton_task(…) in place of @shared_task(…)")
         if isinstance(what, Task):
-            _no_options_for(what, theirs)
-            adopt(what, policy)
+            _only_acknowledgement(theirs)
+            adopt(what, policy, theirs)
             return what
         if inspect.isclass(what):
             return _task_of_class(app, what, policy, theirs)
@@ -205,7 +222,7 @@ def _share(make: Callable[[Celery], Any], name: Callable[[Celery], str]) -> Any:
 
 def guard_by_options(task: Any, options: Mapping[str, Any]) -> None:
     """Guard a task as the app's setting `taskguard_tasks` says."""
-    attributes = {name: value for name, value in options.items() if name in ("acks_late", "reject_on_worker_lost")}
+    attributes = {name: value for name, value in options.items() if name in _ACKNOWLEDGEMENT}
     adopt(task, checked({name: value for name, value in options.items() if name not in attributes}), attributes)
 
 
@@ -235,11 +252,7 @@ def guarded_base(base: Any) -> Any:
     """*base* with the guard in front of it. What it says of acknowledgement stands."""
     if issubclass(base, GuardedTask):
         return base
-    chosen = {
-        name: getattr(base, name)
-        for name in ("acks_late", "reject_on_worker_lost")
-        if getattr(base, name, None) is not None
-    }
+    chosen = {name: getattr(base, name) for name in _ACKNOWLEDGEMENT if getattr(base, name, None) is not None}
     body = {**chosen, "taskguard_track_started": base.track_started, "abstract": True, "__module__": base.__module__}
     return type(f"Guarded{base.__name__}", (GuardedTask, base), body)
 
@@ -293,10 +306,11 @@ def _split(options: Mapping[str, Any]) -> tuple[Policy, dict[str, Any]]:
     return checked({name: value for name, value in options.items() if name in POLICY_OPTIONS}), theirs
 
 
-def _no_options_for(task: Any, options: Mapping[str, Any]) -> None:
-    if options:
+def _only_acknowledgement(options: Mapping[str, Any]) -> None:
+    others = [name for name in options if name not in _ACKNOWLEDGEMENT]
+    if others:
         raise ConfigurationError(
-            f"{', '.join(options)}: options of Celery belong to @app.task where the task is made by that"
+            f"{', '.join(others)}: options of Celery belong to @app.task where the task is made by that"
         )
 
 

@@ -15,10 +15,12 @@ ENVIRONMENT = "TASKGUARD_TEST_ACCIDENT"
 
 
 def prepare(app: Celery) -> None:
-    """Before the result is stored; after it, and before the acknowledgement; between the claim and the body."""
+    """Before a result or a failure is stored; after it, and before the acknowledgement; between claim and body."""
     moment = os.environ.get(ENVIRONMENT)
     if moment == "before the result":
         _die_in(type(app.backend), "mark_as_done", before=True)
+    elif moment == "before the failure":
+        _die_in(type(app.backend), "mark_as_failure", before=True)
     elif moment == "after the result":
         _die_in(type(app.backend), "mark_as_done", before=False)
     elif moment == "after the claim":

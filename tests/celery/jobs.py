@@ -7,7 +7,7 @@ import signal
 import time
 from typing import Any
 
-from celery import Celery
+from celery import Celery, chain
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 
 from taskguard import Fence
@@ -56,6 +56,9 @@ def make_jobs(app: Celery) -> dict[str, Any]:
         "while_queued": make("while_queued", hold="queued"),
         "one_and_one": make("one_and_one", hold="one_queued_one_running"),
         "reused": make("reused", on_done="reuse", keep_for=60),
+        "reused_if_successful": make("reused_if_successful", on_done="reuse_success", keep_for=60),
+        "kin": make("kin", key_space="kin"),
+        "relative": make("relative", key_space="kin"),
         "unheard": make("unheard", ignore_result=True),
         "early": make("early", acks_late=False),
         "once": make("once", max_starts=1),
@@ -90,6 +93,24 @@ def _do(task: Any, then: str, key: str, value: Any) -> Any:
     if then == "retry and return" and task.request.retries == 0:
         task.retry(countdown=0, throw=False)
         return "first"
+    if then == "retry in 3 seconds" and task.request.retries == 0:
+        raise task.retry(countdown=3)
+    if then == "retry with what cannot be written":
+        raise task.retry(kwargs={"value": object()}, countdown=0)
+    if then == "retry and fail" and task.request.retries == 0:
+        task.retry(countdown=0, throw=False)
+        raise TroubleError(f"{key} failed")
+    if then == "return what cannot be written":
+        return object()
+    if then == "call itself":
+        bodies.note("called itself", inner=_called_directly(task, key))
+        bodies.wait_at("gate")
+        return "outer"
+    if then == "replace by a relative":
+        return task.replace(task.app.tasks["relative"].s(key, value="relative"))
+    if then == "replace by a chain to a relative":
+        relative = task.app.tasks["relative"].si(key, value="relative")
+        return task.replace(chain(task.app.tasks["tests.celery.tasks.told"].si(), relative))
     if then == "replace by itself" and task.request.retries == 0 and not _noted(task, "replaced"):
         bodies.note("replaced")
         return task.replace(task.s(key, "return", value="replaced"))
@@ -108,6 +129,10 @@ def _do(task: Any, then: str, key: str, value: Any) -> Any:
         except SoftTimeLimitExceeded:
             return "caught"
     return value
+
+
+def _called_directly(task: Any, key: str) -> Any:
+    return task(key, "return", value="inner")
 
 
 def _clean_up_slowly() -> None:

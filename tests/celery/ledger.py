@@ -65,11 +65,11 @@ class Ledger:
 
 def _end(body: list[Line]) -> float:
     last = body[-1]
-    over = last["what"] in ("end", "failed") or not _lives(last["pid"])
+    over = last["what"] in ("end", "failed") or not lives(last["pid"])
     return float(last["at"]) if over else float("inf")
 
 
-def _lives(pid: int) -> bool:
+def lives(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -184,11 +185,11 @@ class TestBroker:
         first = add.delay(1)
         wait_until(lambda: store_of(app).get(add.taskguard.key(1)).copies == 1)
         lost = make_claim_without_message(app, add, 2)
-        duplicate = add.apply_async((2,), link=add.s())
+        duplicate = add.apply_async((2,), expires=60, countdown=5)
         assert duplicate.id == lost
         messages = sent(app)
         assert ids(messages) == [first.id, lost]
-        assert messages[1].payload[2]["callbacks"] is None  # who waits for this call does not wait for that one
+        assert messages[1].headers["expires"] is messages[1].headers["eta"] is None  # those are this call's own
         wait_until(lambda: store_of(app).get(add.taskguard.key(2)).copies == 1)
         add.delay(2)
         assert sent(app) == []
@@ -232,7 +233,68 @@ def make_claim_without_message(app: Any, task: Any, *args: Any) -> str:
     return "died"
 
 
+class TestMissingMessages:
+    def test_a_call_with_other_arguments_takes_the_place_of_one_whose_message_is_missing(self):
+        app = make_app()
+
+        @guarded(app, key="order")
+        def charge(order, cents):
+            return cents
+
+        charge.delay(0, 0)
+        make_claim_without_message(app, charge, 1, 500)
+        mine = charge.delay(1, 900)
+        assert entry(charge, 1, 900) == ("queued", mine.id)
+        assert ids(sent(app))[1:] == [mine.id]
+
+    @pytest.mark.parametrize("conflict", ["raise", "run_once_more"])
+    def test_whatever_on_conflict_says_a_missing_message_is_published(self, conflict):
+        app = make_app()
+
+        @guarded(app, on_conflict=conflict)
+        def add(a):
+            return a
+
+        add.delay(0)
+        lost = make_claim_without_message(app, add, 1)
+        try:
+            add.delay(1)
+        except DuplicateTaskError:
+            assert conflict == "raise"
+        assert ids(sent(app))[1:] == [lost]
+
+    def test_a_delayed_job_is_not_published_again_before_its_time(self):
+        app = make_app(taskguard_republish_after=0.01, taskguard_queued_for=100)
+
+        @guarded(app)
+        def add(a):
+            return a
+
+        add.apply_async((1,), countdown=50)
+        wait_until(lambda: store_of(app).get(add.taskguard.key(1)).copies == 1)
+        time.sleep(0.05)
+        add.delay(1)
+        assert len(sent(app)) == 1
+        app._taskguard.marks.add = lambda *facts: None  # its publisher dies before it has marked it
+        first = add.apply_async((2,), countdown=50)
+        add.delay(2)
+        again = sent(app)[-1]
+        assert again.headers["id"] == first.id
+        assert again.headers["eta"] is not None
+
+
 class TestDelays:
+    def test_a_moment_without_a_zone_is_in_the_apps_own(self, monkeypatch):
+        app = make_app(timezone="Asia/Tokyo")
+
+        @guarded(app)
+        def add(a):
+            return a
+
+        there = datetime.now(timezone.utc) + timedelta(hours=9, seconds=600)
+        add.apply_async((1,), expires=there.replace(tzinfo=None))
+        assert store_of(app).get(add.taskguard.key(1)).remaining == pytest.approx(600, abs=2)
+
     def test_a_queued_entry_waits_past_the_delay(self):
         app = make_app(taskguard_queued_for=100)
 
@@ -293,7 +355,55 @@ class TestIdempotencyKeys:
         assert "taskguard_key" not in message.headers
 
 
+def test_what_is_linked_to_a_duplicate_is_not_forgotten():
+    app = make_app()
+
+    @guarded(app)
+    def add(a):
+        return a
+
+    first = add.delay(1)
+    linked = add.apply_async((1,), link=add.s())
+    assert linked.id != first.id
+    assert sent(app)[1].headers["taskguard_join"] == first.id
+
+
+def test_a_call_whose_twin_is_an_item_of_a_map_has_a_result_of_its_own():
+    app = make_app()
+
+    @guarded(app)
+    def add(a):
+        return a
+
+    guard = app.tasks[add.name].taskguard.guarding.guard
+    guard.ask(guard.new_claim(add.taskguard.key(1), "map:item:0", add.taskguard.policy))
+    result = add.delay(1)
+    assert ids(sent(app)) == [result.id]
+
+
+def test_a_canvas_of_run_once_more_joins_what_is_no_news():
+    app = make_app()
+
+    @guarded(app, on_conflict="run_once_more")
+    def add(a):
+        return a
+
+    result = group(add.s(1) for _ in range(3)).apply_async()
+    joins = [message.headers.get("taskguard_join") for message in sent(app)]
+    assert joins == [None, result.children[0].id, result.children[0].id]
+
+
 class TestHeaders:
+    def test_an_error_of_the_key_function_is_not_taken_for_arguments_that_do_not_fit(self):
+        app = make_app()
+
+        @guarded(app, key=lambda order: order["id"])
+        def charge(order):
+            return order
+
+        with pytest.raises(KeyArgumentError, match="raised TypeError"):
+            charge.delay(None)
+
     def test_headers_passed_on_to_another_call_are_not_taken_for_its_own(self):
         app = make_app()
 

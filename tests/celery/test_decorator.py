@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pytest
-from celery import Celery, Task
+from celery import Celery, Task, shared_task
 from pydantic import BaseModel
 
 from taskguard import ConfigurationError, Debounce, Fence, current_fence
@@ -137,6 +137,61 @@ def test_it_can_be_put_over_celerys_own_decorator():
     assert isinstance(app.tasks[add.name], GuardedTask)
     assert add.delay(1, 2).id == add.delay(1, 3).id
     assert add.apply((7, 8)).get() == 15
+
+
+def test_over_celerys_own_decorator_acknowledgement_can_be_chosen():
+    app = make_app()
+
+    @singleton_task(acks_late=False)
+    @app.task(shared=False)
+    def add(a):
+        return a
+
+    app.finalize()
+    assert not app.tasks[add.name].acks_late
+
+
+def test_over_a_shared_task_it_says_what_to_write():
+    with pytest.raises(ConfigurationError, match="in place of @shared_task"):
+        singleton_task()(shared_task(identity, name="a shared task that stays plain"))
+
+
+def test_hooks_of_a_base_class_are_called():
+    app = make_app()
+    called = []
+
+    class Hooked(Task):
+        abstract = True
+
+        def before_start(self, task_id, args, kwargs):
+            called.append("before_start")
+
+        def on_success(self, retval, task_id, args, kwargs):
+            called.append("on_success")
+
+        def after_return(self, status, retval, task_id, args, kwargs, einfo):
+            called.append("after_return")
+
+        @classmethod
+        def on_bound(cls, app):
+            called.append("on_bound")
+
+    @guarded(app, base=Hooked)
+    def add(a):
+        return a
+
+    assert add.apply((1,)).get() == 1
+    assert called == ["on_bound", "before_start", "on_success", "after_return"]
+
+
+def test_annotations_of_the_app_reach_guarded_tasks():
+    app = make_app(task_annotations={"annotated": {"rate_limit": "7/m"}})
+
+    @guarded(app, name="annotated")
+    def add(a):
+        return a
+
+    assert app.tasks["annotated"].rate_limit == "7/m"
 
 
 class TestFence:
@@ -302,6 +357,18 @@ class TestInstall:
         install(app)
         with pytest.raises(ConfigurationError, match="in use"):
             install(app, queued_for=3)
+
+    def test_listeners_are_told(self):
+        app = make_app()
+        told = []
+        install(app, listeners=[told.append])
+
+        @guarded(app)
+        def add(a):
+            return a
+
+        add.delay(1), add.delay(1)
+        assert [event.kind for event in told] == ["claimed", "duplicate"]
 
     def test_what_was_given_wins_over_the_configuration(self):
         app = make_app(taskguard_queued_for=5, taskguard_republish_after=6)

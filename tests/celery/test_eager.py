@@ -117,6 +117,27 @@ def test_a_direct_call_is_not_guarded():
     assert add.taskguard.get(1) is None
 
 
+def test_a_body_that_calls_itself_directly_keeps_its_lease():
+    app = make_app()
+
+    @guarded(app)
+    def nested(a, depth=1):
+        inner = nested(a, depth - 1) if depth else "inner"
+        return [inner, nested.taskguard.get(a).state]
+
+    assert nested.apply((1,)).get() == [["inner", "running"], "running"]
+
+
+def test_an_eager_result_tells_its_key():
+    app = make_app()
+
+    @guarded(app)
+    def add(a):
+        return a
+
+    assert add.apply((1,)).taskguard.key == add.taskguard.key(1)
+
+
 def test_with_enforce_false_a_conflict_runs_with_a_fence_of_its_own():
     app = make_app()
 
@@ -141,7 +162,7 @@ def test_a_map_is_guarded_item_by_item():
 
     result = app.tasks["celery.map"].apply((add.s(), [1, 2]), task_id="a-map")
     assert result.get() == [2, 3]
-    assert store_of(app).get(add.taskguard.key(1)).owner == "a-map:0"
+    assert store_of(app).get(add.taskguard.key(1)).owner == "a-map:item:0"
     assert app.tasks["celery.map"].apply((add.s(), [1, 2]), task_id="a-map").get() == [2, 3]
     assert app.tasks["celery.starmap"].apply((add.s(), [(5, 5)]), task_id="b-map").get() == [10]
     assert runs == [1, 2, 5]

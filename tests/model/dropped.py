@@ -37,7 +37,7 @@ class AdoptsAnybodys(Rules):
 
 class AdoptsForALatePacket(Rules):
     def may_adopt(self, ask: Claim, entry: Kept, now: int) -> bool:
-        return super().may_adopt(ask, replace(entry, requeued_by=""))
+        return super().may_adopt(ask, replace(entry, requeued_by=""), now)
 
 
 class ReplacesRunning(Rules):
