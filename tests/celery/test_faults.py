@@ -138,7 +138,7 @@ def test_at_most_once(make_scene):
 @pytest.mark.parametrize("moment", ["before the result", "after the result"])
 def test_a_worker_killed_between_the_end_of_the_body_and_the_ack(make_scene, moment):
     scene = make_scene(conf=dict(QUICK_REDELIVERY))
-    worker = scene.fleet.start_worker(environment={ACCIDENT: moment})
+    worker = scene.fleet.start_worker(concurrency=1, environment={ACCIDENT: moment})
     job = scene.job("short")
     result = chord([job.s(scene.key, value=3), job.s(f"{scene.key}-2", value=4)], scene.fleet.tasks.total.s())()
     worker.wait_until_gone()
