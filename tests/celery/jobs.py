@@ -62,6 +62,10 @@ def make_jobs(app: Celery) -> dict[str, Any]:
         "unheard": make("unheard", ignore_result=True),
         "early": make("early", acks_late=False),
         "once": make("once", max_starts=1),
+        "lingers": make("lingers", hold_at_least=2),
+        "stubborn": make("stubborn", lease=1.5, on_lost="continue"),
+        "requeued_on_timeout": make("requeued_on_timeout", acks_on_failure_or_timeout=False, acks_on_timeout=False),
+        "retried_on_loss": make("retried_on_loss", retry_on_worker_lost=True, max_retries=1, default_retry_delay=0),
         "tracked": make("tracked", track_started=True),
         "counted": make("counted", enforce=False),
     }

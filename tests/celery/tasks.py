@@ -10,6 +10,7 @@ import os
 
 from celery import Celery
 
+from taskguard.celery import singleton_task
 from tests.celery import accidents, bodies
 from tests.celery.haste import look_for_dead_children_often
 from tests.celery.jobs import make_jobs
@@ -43,7 +44,13 @@ def told(*args: object) -> object:
     return args[0] if args else None
 
 
-jobs = make_jobs(app)
+@singleton_task(app, shared=False, name="unfenced", key="key")
+def unfenced(key: str, then: str = "return", value: object = None) -> object:
+    with bodies.working(key):
+        return value
+
+
+jobs = {**make_jobs(app), "unfenced": unfenced}
 globals().update(jobs)
 
 accidents.prepare(app)
