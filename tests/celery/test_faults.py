@@ -163,6 +163,7 @@ def test_a_worker_killed_between_the_claim_and_the_body(make_scene):
 # -- delivered twice ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @needs_quick_redelivery
 def test_a_job_that_outlives_the_visibility_timeout_five_times_runs_once(make_scene):
     scene = make_scene(conf=dict(QUICK_REDELIVERY))
@@ -309,6 +310,7 @@ def store() -> Any:
         yield server
 
 
+@pytest.mark.long
 def test_the_store_is_down_when_a_job_is_called(make_scene, store):
     scene = make_scene(conf={"taskguard_store": store.url})
     scene.fleet.start_worker()
@@ -323,6 +325,7 @@ def test_the_store_is_down_when_a_job_is_called(make_scene, store):
     assert scene.runs == 1
 
 
+@pytest.mark.long
 def test_the_store_is_down_when_a_job_starts(make_scene, store):
     scene = make_scene(conf={"taskguard_store": store.url})
     results = [scene.call(value=1), scene.call(value=1, task_id="another")]
@@ -335,6 +338,7 @@ def test_the_store_is_down_when_a_job_starts(make_scene, store):
     assert scene.runs == 1
 
 
+@pytest.mark.long
 @needs_quick_redelivery
 def test_the_store_is_down_when_a_job_ends(make_scene, store):
     scene = make_scene(conf={"taskguard_store": store.url, **QUICK_REDELIVERY})
@@ -354,6 +358,7 @@ def test_the_store_is_down_when_a_job_ends(make_scene, store):
 # -- many --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_storm(make_scene):
     """5,000 calls of 500 keys, 8 publishers, 4 workers."""
     scene = make_scene()
