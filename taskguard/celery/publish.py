@@ -14,7 +14,7 @@ from typing import Any
 
 from celery.utils import uuid
 
-from taskguard.celery.call import Call
+from taskguard.celery.call import Call, is_overdue
 from taskguard.celery.guarding import Guarding, TaskGuard
 from taskguard.celery.headers import Headers
 from taskguard.celery.items import is_item
@@ -160,11 +160,13 @@ class _OneCall:
 
     def _meet(self, held: Held) -> Any:
         """Another job has the place: what `on_conflict` says."""
-        if held.publish and not self._guarding.marks.knows(held.owner):
-            if held.payload != self._headers.payload:
-                # Its message seems to be lost, and cannot be made of this call: this call takes its place.
-                return self._claim_and_publish(held.key, replace=True)
+        is_unbacked = held.publish and not self._guarding.marks.knows(held.owner)
+        if is_unbacked and held.payload == self._headers.payload:
             self._publish_for(held)
+            is_unbacked = False
+        elif is_unbacked and is_overdue(held):
+            # Its message seems to be lost, and cannot be made of this call: this call takes its place.
+            return self._claim_and_publish(held.key, replace=True)
         conflict = self._policy.on_conflict.enqueue
         if conflict == "raise" and not self._is_named:
             raise DuplicateTaskError(held.key, held.owner, held.state, held.since, held.token)
@@ -173,7 +175,7 @@ class _OneCall:
             self._headers = self._headers.with_(place=following)
             return self._claim_and_publish(following, replace=held.key == following)  # newest arguments
         about = info(self._headers.key, self.task_id, held)
-        if not self._is_awaited and not is_item(held.owner):
+        if not (self._is_awaited or is_unbacked or is_item(held.owner)):
             return handle(self._result_of(held.owner), about)
         if conflict != "raise":
             self._headers = self._headers.with_(join=held.owner)

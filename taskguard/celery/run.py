@@ -19,7 +19,7 @@ from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry
 from kombu.exceptions import OperationalError
 
-from taskguard.celery.call import Call
+from taskguard.celery.call import Call, is_overdue
 from taskguard.celery.guarding import Guarding, TaskGuard
 from taskguard.celery.headers import ATTEMPT, Headers
 from taskguard.celery.inprocess import body_in_this_process
@@ -415,11 +415,11 @@ class Run:
         if held.owner == self.id:
             return self._another_delivery(held)
         if held.state == "queued":
-            if held.publish and held.payload != self.headers.payload:
+            if held.publish and held.payload == self.headers.payload:
+                self._publish_for(held)
+            elif held.publish and is_overdue(held):
                 # Its message seems to be lost, and cannot be made of this one: this job takes its place.
                 return self._begin(replace(self.claim, replace_queued=True))
-            if held.publish:
-                self._publish_for(held)
             self._check_patience(held, facts)
             self._put_back(f"it gives way to {held.owner}, which is queued")
         conflict = self._conflict()
