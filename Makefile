@@ -66,7 +66,7 @@ newest: $(NEWEST)/.ready
 	$(NEWEST)/bin/python -m pytest -q -n 2 $(VERSIONS)
 
 bite: $(VENV)/.ready
-	$(BIN)/python -m pytest -q -n 2 --bite -m safety tests/safety
+	$(BIN)/python -m pytest -q -n 2 --bite -m safety tests/safety tests/celery
 
 faults: $(VENV)/.ready
 	$(BIN)/python -m pytest -n 2 -m faults --timeout 1800

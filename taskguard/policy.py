@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -88,6 +89,17 @@ class Policy:
         _report([*_unknown(options), *problems])
         return cls(**known)
 
+    @classmethod
+    def trusted(cls, **options: Any) -> Policy:
+        """The policy with options that were checked before, in another process: each is read, and none is judged.
+
+        For a process that lives for one job, where judging them costs more than using them.
+        """
+        policy = object.__new__(cls)
+        for name, value in _defaults().items():
+            object.__setattr__(policy, name, _READERS[name](name, options[name]) if name in options else value)
+        return policy
+
     @property
     def keep(self) -> float:
         """How long an outcome, and the fact that a job ran, is remembered."""
@@ -119,6 +131,11 @@ def _settle(options: Any, readers: Mapping[str, _Reader], rules: Iterable[_Rule]
     _report(problems)
     for name, value in values.items():
         object.__setattr__(options, name, value)
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return _options_of(Policy())
 
 
 def _options_of(options: Any) -> dict[str, Any]:

@@ -22,6 +22,8 @@ from taskguard.work import Work
 _MAPS = ("celery.map", "celery.starmap")
 _COUNT = "_taskguard_items"
 _ITEM = ":item:"
+_OF_RQ = "rq:"
+"""How the owners of RQ's jobs begin, where keys are shared."""
 
 
 def map_in_hand() -> Any:
@@ -30,9 +32,9 @@ def map_in_hand() -> Any:
     return task.request if task is not None and task.name in _MAPS else None
 
 
-def is_item(owner: str) -> bool:
-    """Whether that is no job, whose result could be waited for."""
-    return _ITEM in owner
+def is_no_task(owner: str) -> bool:
+    """Whether that is no task of Celery's, whose result could be waited for: an item of a map, or a job of RQ's."""
+    return _ITEM in owner or owner.startswith(_OF_RQ)
 
 
 class Item:

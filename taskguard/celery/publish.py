@@ -17,7 +17,7 @@ from celery.utils import uuid
 from taskguard.celery.call import Call, is_overdue
 from taskguard.celery.guarding import Guarding, TaskGuard
 from taskguard.celery.headers import Headers
-from taskguard.celery.items import is_item
+from taskguard.celery.items import is_no_task
 from taskguard.celery.result import StoredResult, handle, info
 from taskguard.errors import DuplicateTaskError, KeyArgumentError, PayloadMismatchError, StoreError
 from taskguard.places import next_of, place_of
@@ -175,7 +175,7 @@ class _OneCall:
             self._headers = self._headers.with_(place=following)
             return self._claim_and_publish(following, replace=held.key == following)  # newest arguments
         about = info(self._headers.key, self.task_id, held)
-        if not (self._is_awaited or is_unbacked or is_item(held.owner)):
+        if not (self._is_awaited or is_unbacked or is_no_task(held.owner)):
             return handle(self._result_of(held.owner), about)
         if conflict != "raise":
             self._headers = self._headers.with_(join=held.owner)

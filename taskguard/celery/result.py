@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from celery import Celery
 from celery.result import AsyncResult
 
+from taskguard.calls import CallInfo
 from taskguard.celery.outcomes import AppOutcomes
 from taskguard.store import Completed, Held, Lease
-
-
-@dataclass(frozen=True, slots=True)
-class CallInfo:
-    """`result.taskguard` of the handle that a guarded call returns."""
-
-    key: str
-    owner: str
-    """Whose handle this is: the call's own id, or its twin's."""
-    duplicate: bool = False
-    state: str = "queued"
-    since: float = 0.0
 
 
 def info(key: str, task_id: str, answer: Lease | Held | Completed | None) -> CallInfo:

@@ -15,11 +15,12 @@ from celery.app.task import Task
 from celery.local import PromiseProxy, Proxy
 from celery.utils.imports import symbol_by_name
 
+from taskguard.calls import CallInfo
 from taskguard.celery.app import install
 from taskguard.celery.guarding import POLICY_OPTIONS, TaskGuard, checked, is_installed
 from taskguard.celery.headers import IDEMPOTENCY_KEY
 from taskguard.celery.items import Item, map_in_hand
-from taskguard.celery.result import CallInfo, handle
+from taskguard.celery.result import handle
 from taskguard.celery.run import ENDED, Run, running
 from taskguard.errors import ConfigurationError, StoreError
 from taskguard.fence import current_fence

@@ -12,7 +12,7 @@ from tests.celery.fleet import Fleet, MakeFleet
 from tests.celery.gate import Gate
 from tests.celery.ledger import Ledger
 from tests.celery.local_docker import LocalDocker
-from tests.celery.settings import AT_LEAST_ONCE, Backend, Broker
+from tests.celery.settings import AT_LEAST_ONCE, BITE, Backend, Broker
 from tests.servers import RabbitMQServer, RedisServer, require
 
 FLEETS = pytest.StashKey["list[Fleet]"]()
@@ -59,7 +59,8 @@ def make_fleet(request: pytest.FixtureRequest, docker_client: Any, tmp_path: Pat
         def make(broker: Broker = "redis", backend: Backend = "redis", conf: Mapping[str, Any] | None = None) -> Fleet:
             rabbitmq = request.getfixturevalue("rabbitmq_server") if broker.startswith("rabbitmq") else None
             redis = stack.enter_context(closing(_redis()))
-            fleet = Fleet(docker_client, redis, rabbitmq, tmp_path, broker=broker, backend=backend, conf=conf or {})
+            conf = {**(conf or {}), BITE: request.config.getoption("--bite")}
+            fleet = Fleet(docker_client, redis, rabbitmq, tmp_path, broker=broker, backend=backend, conf=conf)
             fleets.append(stack.enter_context(closing(fleet)))
             return fleet
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
@@ -98,6 +99,12 @@ class Fleet:
         if wait:
             worker.wait_until_ready()
         return worker
+
+    def start_publisher(self, number: int, *, calls: int, keys: int) -> subprocess.Popen[str]:
+        """See `publisher.py`."""
+        command = [sys.executable, "-m", "tests.celery.publisher", str(number), str(calls), str(keys)]
+        environment = {**os.environ, **self._environment}
+        return subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
     def close(self) -> None:
         while self.workers:

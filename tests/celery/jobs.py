@@ -19,11 +19,19 @@ class TroubleError(Exception):
     """What a body raises that is told to fail."""
 
 
-def make_jobs(app: Celery) -> dict[str, Any]:
+def make_jobs(app: Celery, *, enforce: bool) -> dict[str, Any]:
     """Guarded tasks by name. All have one key argument and one body, and differ in their options."""
 
     def make(name: str, **options: Any) -> Any:
-        options = {"key": "key", "bind": True, "name": name, "lease": 30, "shared": False, **options}
+        options = {
+            "key": "key",
+            "bind": True,
+            "name": name,
+            "lease": 30,
+            "shared": False,
+            "enforce": enforce,
+            **options,
+        }
 
         @singleton_task(app, **options)
         def job(
@@ -72,6 +80,8 @@ def make_jobs(app: Celery) -> dict[str, Any]:
 
 
 def _do(task: Any, then: str, key: str, value: Any) -> Any:
+    if then == "take a moment":
+        time.sleep(0.005)
     if then == "return":
         return value
     if then == "fail":

@@ -14,7 +14,7 @@ from taskguard.celery import singleton_task
 from tests.celery import accidents, bodies
 from tests.celery.haste import look_for_dead_children_often
 from tests.celery.jobs import make_jobs
-from tests.celery.settings import ENVIRONMENT
+from tests.celery.settings import BITE, ENVIRONMENT
 
 look_for_dead_children_often()
 
@@ -50,7 +50,7 @@ def unfenced(key: str, then: str = "return", value: object = None) -> object:
         return value
 
 
-jobs = {**make_jobs(app), "unfenced": unfenced}
+jobs = {**make_jobs(app, enforce=not app.conf.get(BITE)), "unfenced": unfenced}
 globals().update(jobs)
 
 accidents.prepare(app)

@@ -373,7 +373,8 @@ def test_what_is_linked_to_a_duplicate_is_not_forgotten():
     assert sent(app)[1].headers["taskguard_join"] == first.id
 
 
-def test_a_call_whose_twin_is_an_item_of_a_map_has_a_result_of_its_own():
+@pytest.mark.parametrize("owner", ["map:item:0", "rq:job"])
+def test_a_call_whose_twin_is_no_task_has_a_result_of_its_own(owner):
     app = make_app()
 
     @guarded(app)
@@ -381,7 +382,7 @@ def test_a_call_whose_twin_is_an_item_of_a_map_has_a_result_of_its_own():
         return a
 
     guard = app.tasks[add.name].taskguard.guarding.guard
-    guard.ask(guard.new_claim(add.taskguard.key(1), "map:item:0", add.taskguard.policy))
+    guard.ask(guard.new_claim(add.taskguard.key(1), owner, add.taskguard.policy))
     result = add.delay(1)
     assert ids(sent(app)) == [result.id]
 

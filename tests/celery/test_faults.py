@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from contextlib import closing
 from typing import Any
@@ -134,6 +133,7 @@ def test_at_most_once(make_scene):
     assert scene.runs == 1
 
 
+@pytest.mark.safety
 @needs_quick_redelivery
 @pytest.mark.parametrize("moment", ["before the result", "after the result"])
 def test_a_worker_killed_between_the_end_of_the_body_and_the_ack(make_scene, moment):
@@ -144,6 +144,7 @@ def test_a_worker_killed_between_the_end_of_the_body_and_the_ack(make_scene, mom
     worker.wait_until_gone()
     scene.fleet.start_worker()
     assert result.get(timeout=30) == 7
+    wait_until(lambda: queued_messages(scene) == 0)
     assert scene.runs == 1
     assert scene.ledger.count("begin", key=f"{scene.key}-2") == 1
     assert scene.ledger.count("begin", key="total") == 1
@@ -163,6 +164,7 @@ def test_a_worker_killed_between_the_claim_and_the_body(make_scene):
 # -- delivered twice ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.safety
 @pytest.mark.long
 @needs_quick_redelivery
 def test_a_job_that_outlives_the_visibility_timeout_five_times_runs_once(make_scene):
@@ -282,6 +284,7 @@ def test_a_message_that_the_broker_lost_is_published_again_under_the_same_id(mak
     assert scene.runs == 1
 
 
+@pytest.mark.safety
 def test_both_copies_alive_and_it_still_runs_once(make_scene):
     scene = make_scene(conf={"taskguard_republish_after": 0.2})
     result = scene.call(value=1)
@@ -358,29 +361,18 @@ def test_the_store_is_down_when_a_job_ends(make_scene, store):
 # -- many --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.safety
 @pytest.mark.long
 def test_a_storm(make_scene):
     """5,000 calls of 500 keys, 8 publishers, 4 workers."""
     scene = make_scene()
     for _ in range(4):
         scene.fleet.start_worker(wait=False, concurrency=1)
-    handles: list[Any] = []
-    app, job = scene.fleet.app, scene.job("job")
-
-    def publish(number: int) -> None:
-        for n in range(625):
-            key = f"storm-{(number * 625 + n * 7) % 500}"
-            handles.append(job.apply_async((key,), {"value": key}))
-
-    threads = [threading.Thread(target=publish, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(handles) == 5000
-    for handle in {handle.id: handle for handle in handles}.values():
-        assert handle.get(timeout=60).startswith("storm-")
-    app.pool.force_close_all()
+    publishers = [scene.fleet.start_publisher(number, calls=625, keys=500) for number in range(8)]
+    ids = [line for publisher in publishers for line in publisher.communicate(timeout=100)[0].split()]
+    assert len(ids) == 5000
+    for task_id in set(ids):
+        assert scene.fleet.app.AsyncResult(task_id).get(timeout=60).startswith("storm-")
     lines = scene.ledger.lines("begin")
     assert {line["key"] for line in lines} == {f"storm-{n}" for n in range(500)}
     assert not any(scene.ledger.overlaps(f"storm-{n}") for n in range(0, 500, 25))

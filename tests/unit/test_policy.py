@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import FrozenInstanceError, replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -335,3 +336,11 @@ def test_a_key_of_an_argument_that_the_function_lacks_is_refused_with_those_it_h
         "shop.charge: key='oder_id' names 'oder_id', which is not a parameter; the parameters to choose from are: "
         "order_id, cents; did you mean 'order_id'?"
     )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"key": "order_id", "lease": timedelta(seconds=5)}, {"on_conflict": {"enqueue": "skip", "run": "wait"}}],
+)
+def test_options_that_were_checked_before_are_read_the_same(options: dict[str, Any]):
+    assert Policy.trusted(**options) == Policy(**options)

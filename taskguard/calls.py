@@ -1,0 +1,17 @@
+"""What a caller learns: the handle it gets says whether its call was a duplicate, of whom, and since when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CallInfo:
+    """`.taskguard` of the handle that a guarded call returns."""
+
+    key: str
+    owner: str
+    """Whose handle this is: the call's own id, or its twin's."""
+    duplicate: bool = False
+    state: str = "queued"
+    since: float = 0.0

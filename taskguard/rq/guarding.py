@@ -1,0 +1,283 @@
+"""What taskguard keeps for one guarded function; and the guard of one connection."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Literal
+
+from redis import Redis
+from rq import Queue
+from rq.serializers import DefaultSerializer
+
+from taskguard.errors import ConfigurationError
+from taskguard.events import Listener
+from taskguard.fence import current_fence
+from taskguard.guard import Guard
+from taskguard.keys import KeyMaker
+from taskguard.places import place_of, run_of
+from taskguard.policy import Policy
+from taskguard.rq.outcomes import QueueOutcomes
+from taskguard.signatures import fence_parameter, signature_of
+from taskguard.store import Entry, Store
+from taskguard.stores import open_store
+from taskguard.stores.redis import RedisStore
+
+BEGUN = "_taskguard_begun"
+"""On a job whose body runs: a call of the function within it is a call, and not the job."""
+_GUARDS = "_taskguard_guards"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What belongs to the queue more than to the function; given to the decorator all the same."""
+
+    store: Store | str | None = None
+    """Where entries live; None: in the queue's own Redis, over its own connections."""
+    namespace: str = "taskguard"
+    queued_for: float = 86400.0
+    """How long a queued entry waits for its worker, on top of the delay, never past the job's `ttl`."""
+    on_store_error: Literal["retry", "fail", "run_unguarded"] = "retry"
+    listeners: Sequence[Listener] = ()
+
+    def __post_init__(self) -> None:
+        if self.on_store_error not in ("retry", "fail", "run_unguarded"):
+            raise ConfigurationError(
+                f"on_store_error={self.on_store_error!r} is not known; write retry, fail or run_unguarded"
+            )
+        value = self.queued_for
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 10 * 365 * 86400:
+            raise ConfigurationError(f"queued_for={value!r} is no duration; write a number of seconds")
+        if not isinstance(self.listeners, (list, tuple)):
+            raise ConfigurationError("listeners= takes a list of functions; write listeners=[function]")
+
+
+class JobGuard:
+    """What a function was decorated with; `function.taskguard`."""
+
+    # Read when it is needed: a work horse imports the whole module anew for each job, and runs one function of it.
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        options: Mapping[str, Any],
+        queue: Queue | str | None = None,
+        connection: Redis | None = None,
+        *,
+        is_checked: bool = False,
+    ) -> None:
+        self.function = function
+        self.name = f"{function.__module__}.{function.__qualname__}"
+        self._options = options
+        self._is_checked = is_checked
+        """By whoever imported the module elsewhere: what cannot work was an error there."""
+        self._queue = queue
+        self._connection = connection
+        self._store: Store | None = None
+        self._guards: dict[int, Guard] = {}
+
+    def check(self) -> None:
+        """Read all of it; ConfigurationError for what cannot work."""
+        if self._is_checked:
+            return
+        _check_names(self._options)
+        _ = self.policy, self.settings, self.keys
+
+    @cached_property
+    def policy(self) -> Policy:
+        options = self._part(_POLICY)
+        return Policy.trusted(**options) if self._is_checked else _checked(Policy(**options))
+
+    @cached_property
+    def settings(self) -> Settings:
+        return Settings(**self._part(_SETTINGS))
+
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """Options of RQ for each call that does not give its own."""
+        theirs = self._part(_RQ)
+        if "timeout" in theirs:  # as RQ's own decorator spells it
+            theirs["job_timeout"] = theirs.pop("timeout")
+        return theirs
+
+    @cached_property
+    def keys(self) -> KeyMaker:
+        # Celery names a task the same way: without the prefix the two would share keys where nobody said so.
+        return self.policy.keys_for(signature_of(self.function), f"rq:{self.name}")
+
+    @cached_property
+    def fence_name(self) -> str | None:
+        """The parameter that is given the fence."""
+        # Reading a signature costs a work horse as much as a request to Redis; most functions can do without.
+        return fence_parameter(self.function) if _may_want_fence(self.function) else None
+
+    def _part(self, names: frozenset[str]) -> dict[str, Any]:
+        return {name: value for name, value in self._options.items() if name in names}
+
+    @property
+    def queue(self) -> Any:
+        """Where `function.enqueue` puts its jobs."""
+        from taskguard.rq.queue import GuardedQueue, guarded
+
+        if isinstance(self._queue, Queue):
+            return guarded(self._queue)
+        if self._queue is None or self._connection is None:
+            raise ConfigurationError(
+                f"{self.name} does not know where to put its jobs; write @singleton_task(queue=…, connection=…), or "
+                "enqueue it with a GuardedQueue"
+            )
+        self._queue = GuardedQueue(self._queue, connection=self._connection)
+        return self._queue
+
+    def guard(self, connection: Redis, serializer: Any = DefaultSerializer) -> Guard:
+        """The guard for jobs of that connection, and whose results are written by that serializer."""
+        settings = self.settings
+        if settings.store is None:
+            return guard_on(connection, serializer, settings)
+        if id(serializer) not in self._guards:
+            self._guards[id(serializer)] = _make_guard(self._open_store(), serializer, settings)
+        return self._guards[id(serializer)]
+
+    def _open_store(self) -> Store:
+        store = self.settings.store
+        if self._store is None and isinstance(store, str):
+            self._store = open_store(store, namespace=self.settings.namespace)
+        return self._store or store  # type: ignore[return-value]
+
+    def call(self, args: Any, kwargs: Any) -> Any:
+        """Call the function itself, with the fence where it wants one."""
+        name = self.fence_name
+        if name is None:
+            return self.function(*args, **kwargs)
+        if name in kwargs:
+            raise TypeError(f"{self.name}() is given {name!r} by the guard, not by its caller")
+        return self.function(*args, **kwargs, **{name: current_fence()})
+
+    # -- by hand ---------------------------------------------------------------------------------------------------
+
+    def key(self, *args: Any, **kwargs: Any) -> str:
+        """The key of the call with these arguments."""
+        return self.keys(args, kwargs)
+
+    def get(self, *args: Any, **kwargs: Any) -> Entry | None:
+        """The entry of the call with these arguments: the running job's, else the queued one's."""
+        found = None
+        for name in self._entries(args, kwargs):
+            found = self._own_store.get(name) or found
+            if found is not None and found.state in ("queued", "running") and found.remaining > 0:
+                return found
+        return found
+
+    def release(self, *args: Any, **kwargs: Any) -> bool:
+        """Free the key of the call with these arguments, by hand; whoever holds it is told that it lost it."""
+        freed = [self._own_store.forget(name) for name in self._entries(args, kwargs)]
+        return any(freed)
+
+    @property
+    def _own_store(self) -> Store:
+        if self.settings.store is not None:
+            return self._open_store()
+        return self.guard(self.queue.connection, self.queue.serializer).store
+
+    def _entries(self, args: Any, kwargs: Any) -> list[str]:
+        key = self.keys(args, kwargs)
+        names = {run_of(self.policy, key, ""), place_of(self.policy, key)} if self.policy.hold != "queued" else {key}
+        return sorted(names - {""})
+
+
+# -- the guard of a connection -----------------------------------------------------------------------------------
+
+
+def guard_on(connection: Redis, serializer: Any, settings: Settings = Settings()) -> Guard:  # noqa: B008 - it is frozen
+    """The guard whose store is the queue's own Redis. It is kept on the pool of connections, and shares its life.
+
+    All functions of a connection have one guard, so that one thread renews for them.
+    """
+    found = vars(connection.connection_pool).setdefault(_GUARDS, {})
+    which = (settings.namespace, id(serializer), tuple(settings.listeners))
+    if which not in found:
+        found[which] = _make_guard(RedisStore(connection, namespace=settings.namespace), serializer, settings)
+    guard: Guard = found[which]
+    return guard
+
+
+def warm(connection: Redis, serializer: Any) -> None:
+    """Make what every work horse needs, in the process that forks them."""
+    guard_on(connection, serializer)
+    Policy.trusted()
+
+
+def _make_guard(store: Store, serializer: Any, settings: Settings) -> Guard:
+    guard = Guard(store, outcomes=QueueOutcomes(serializer))
+    for listener in settings.listeners:
+        guard.listeners.add(listener)
+    return guard
+
+
+# -- finding it --------------------------------------------------------------------------------------------------
+
+
+def _may_want_fence(function: Any) -> bool:
+    code = function.__code__
+    if hasattr(function, "__wrapped__") or "fence" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+        return True
+    try:
+        return "Fence" in str(function.__annotations__)
+    except NameError:  # since Python 3.14 they are evaluated here, and may name what only type checkers import
+        return True
+
+
+def guard_of(function: Any) -> JobGuard | None:
+    """What the function was decorated with. One that is named by its path is looked up, and never imported here."""
+    if isinstance(function, str):
+        function = _loaded(function)
+    found = getattr(function, "taskguard", None)
+    return found if isinstance(found, JobGuard) else None
+
+
+def _loaded(path: str) -> Any:
+    """What stands under that path in the modules that this process has loaded already."""
+    parts = path.split(".")
+    for split in range(len(parts) - 1, 0, -1):
+        found: Any = sys.modules.get(".".join(parts[:split]))
+        if found is not None:
+            for part in parts[split:]:
+                found = getattr(found, part, None)
+            return found
+    return None
+
+
+# -- options -----------------------------------------------------------------------------------------------------
+
+_POLICY = frozenset(field.name for field in fields(Policy))
+_SETTINGS = frozenset(field.name for field in fields(Settings))
+_RQ = frozenset(inspect.signature(Queue.prepare_data).parameters) - {"func", "args", "kwargs", "job_id"} | {
+    "job_timeout"
+}
+_NOT_YET = ("replace_queued", "cancel_running")
+
+
+def _check_names(options: Mapping[str, Any]) -> None:
+    known = _POLICY | _SETTINGS | _RQ
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            raise ConfigurationError(f"there is no option {name}" + (f" (did you mean {near[0]}?)" if near else ""))
+
+
+def _checked(policy: Policy) -> Policy:
+    for conflict in (policy.on_conflict.enqueue, policy.on_conflict.run):
+        if conflict in _NOT_YET:
+            raise ConfigurationError(
+                f'on_conflict="{conflict}" is not yet supported for RQ; write "skip", "raise", "wait" or '
+                '"run_once_more"'
+            )
+    if policy.debounce is not None:
+        raise ConfigurationError(
+            "debounce is not yet supported for RQ, which delays nothing without a scheduler; leave it out"
+        )
+    return policy

@@ -1,0 +1,114 @@
+"""`@singleton_task`: a function whose jobs happen once.
+
+RQ stores a job's function by its name and finds it again in the worker: what it finds there is the guarded function, so
+that any worker guards it. That is why the decorated function must stand under its own name.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, overload
+
+from redis import Redis
+from rq import Queue, get_current_job
+
+from taskguard.errors import ConfigurationError
+from taskguard.rq.guarding import BEGUN, JobGuard
+from taskguard.signatures import read_signature
+
+
+@overload
+def singleton_task(function: Callable[..., Any], /) -> Any: ...
+@overload
+def singleton_task(
+    *, queue: Queue | str | None = None, connection: Redis | None = None, **options: Any
+) -> Callable[[Any], Any]: ...
+
+
+def singleton_task(
+    function: Any = None,
+    /,
+    *,
+    queue: Queue | str | None = None,
+    connection: Redis | None = None,
+    **options: Any,
+) -> Any:
+    """Guard a function's jobs, and give it `enqueue`, `delay`, `enqueue_at` and `enqueue_in`.
+
+    Without a *queue* it is enqueued by a `GuardedQueue`, or by any other queue: then the worker claims. Options that
+    are not the guard's are RQ's own, for each call that does not give another.
+    """
+    if function is not None and not callable(function):
+        raise ConfigurationError(f"singleton_task takes a function, not {function!r}; give the queue as queue=")
+    if isinstance(queue, str) and connection is None:
+        raise ConfigurationError(f"queue={queue!r} needs its connection; write @singleton_task(queue=…, connection=…)")
+
+    def decorate(what: Any) -> Any:
+        # A work horse imports all this for one job, and does not judge it again.
+        is_checked = get_current_job() is not None
+        if not is_checked:
+            _check(what)
+        guarded = JobGuard(what, options, queue, connection, is_checked=is_checked)
+        guarded.check()
+        return _wrapped(what, guarded)
+
+    return decorate if function is None else decorate(function)
+
+
+def _check(what: Any) -> None:
+    if not inspect.isfunction(what):
+        raise ConfigurationError(f"singleton_task takes a function, not {what!r}; RQ finds it again by its name")
+    if inspect.isgeneratorfunction(what) or inspect.isasyncgenfunction(what):
+        raise ConfigurationError(
+            f"{what!r} only begins when it is called (it is a generator), so its end cannot be guarded; give a plain "
+            "function"
+        )
+
+
+def _wrapped(function: Callable[..., Any], guarded: JobGuard) -> Any:
+    @functools.wraps(function)
+    def job(*args: Any, **kwargs: Any) -> Any:
+        current = get_current_job()
+        if current is None or not _is_of(current, guarded):
+            return guarded.call(args, kwargs)  # directly, perhaps by the body of another job
+        from taskguard.rq.run import Run  # the worker's own code: who enqueues does not need it
+
+        return Run(current, guarded)(args, kwargs)
+
+    def enqueue(*args: Any, **kwargs: Any) -> Any:
+        return guarded.queue.enqueue(job, *args, **{**guarded.defaults, **kwargs})
+
+    def enqueue_at(moment: datetime, *args: Any, **kwargs: Any) -> Any:
+        return guarded.queue.enqueue_at(moment, job, *args, **{**guarded.defaults, **kwargs})
+
+    def enqueue_in(delay: timedelta, *args: Any, **kwargs: Any) -> Any:
+        return guarded.queue.enqueue_in(delay, job, *args, **{**guarded.defaults, **kwargs})
+
+    made: Any = job
+    made.taskguard = guarded
+    made.enqueue = made.delay = enqueue
+    made.enqueue_at = enqueue_at
+    made.enqueue_in = enqueue_in
+    if guarded.fence_name is not None:
+        made.__signature__ = _without_fence(function, guarded.fence_name)
+    return made
+
+
+def _is_of(current: Any, guarded: JobGuard) -> bool:
+    """Whether the job that runs here is one of this function; and whether it has not begun already."""
+    if getattr(current, BEGUN, False):
+        return False
+    if current.instance is None:
+        return bool(current.func_name == guarded.name)
+    return getattr(current.func, "taskguard", None) is guarded  # a method
+
+
+def _without_fence(function: Callable[..., Any], name: str) -> inspect.Signature:
+    """The signature as callers see it: the fence is given by the guard."""
+    signature = read_signature(function)
+    if signature.parameters[name].kind is inspect.Parameter.POSITIONAL_ONLY:
+        raise ConfigurationError(f"{function.__qualname__}: the parameter {name} is given by name; let it have one")
+    return signature.replace(parameters=[p for p in signature.parameters.values() if p.name != name])

@@ -1,0 +1,199 @@
+"""A queue that claims before it enqueues. Functions that are not guarded are enqueued as by any other queue."""
+
+from __future__ import annotations
+
+import copy
+import datetime as dates
+import weakref
+from collections.abc import Iterable
+from functools import cache
+from inspect import ismethod
+from typing import Any
+from uuid import uuid4
+
+from rq import Queue
+from rq.job import Job
+
+from taskguard.errors import ConfigurationError
+from taskguard.rq.admission import Admission
+from taskguard.rq.guarding import guard_of
+from taskguard.rq.note import IDEMPOTENCY_KEY, META, Note
+
+_pending: weakref.WeakKeyDictionary[Any, dict[str, Job | None]] = weakref.WeakKeyDictionary()
+"""What was claimed and waits for a caller's pipeline to be executed: RQ cannot know of it yet."""
+
+
+class GuardedQueue(Queue):
+    """Drop-in for `rq.Queue`."""
+
+    def create_job(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        _check(func)
+        return super().create_job(func, *args, **kwargs)
+
+    # What these enqueue is new. A retry, a repetition and a dependent whose turn has come go through
+    # `_enqueue_job`, and have their entry already.
+
+    def enqueue(self, f: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().enqueue(f, *args, **_with_idempotency_key(f, kwargs))
+
+    def enqueue_at(self, datetime: dates.datetime, f: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().enqueue_at(datetime, f, *args, **_with_idempotency_key(f, kwargs))
+
+    def enqueue_job(  # type: ignore[override]
+        self, job: Job, pipeline: Any = None, at_front: bool = False, **options: Any
+    ) -> Any:
+        admission = self._admission(job, pipeline)
+        if admission is None:
+            return super().enqueue_job(job, pipeline=pipeline, at_front=at_front, **options)
+        answer = admission.ask()
+        if answer is not None:
+            return answer
+        job.meta = admission.meta
+        try:
+            return admission.enqueued(super().enqueue_job(job, pipeline=pipeline, at_front=at_front, **options))
+        except BaseException:
+            admission.refused()
+            raise
+
+    def schedule_job(  # type: ignore[override]
+        self, job: Job, datetime: dates.datetime, pipeline: Any = None, **options: Any
+    ) -> Any:
+        admission = self._admission(job, pipeline, delay=_seconds_until(datetime))
+        if admission is None:
+            return super().schedule_job(job, datetime, pipeline=pipeline, **options)
+        answer = admission.ask()
+        if answer is not None:
+            return answer
+        job.meta = admission.meta
+        try:
+            return admission.enqueued(super().schedule_job(job, datetime, pipeline=pipeline, **options))
+        except BaseException:
+            admission.refused()
+            raise
+
+    def enqueue_many(  # type: ignore[override]
+        self, job_datas: Iterable[Any], pipeline: Any = None, **options: Any
+    ) -> Any:
+        datas = list(job_datas)
+        if not any(guard_of(data.func) for data in datas):
+            return super().enqueue_many(datas, pipeline=pipeline, **options)
+        waiting: dict[str, Job | None] = {} if pipeline is None else _pending.setdefault(pipeline, {})
+        admissions: dict[str, Admission] = {}
+        answers: list[Any] = []
+        accepted = []
+        try:
+            for data in datas:
+                data = self._named(data, waiting, admissions)
+                answer = admissions[data.job_id].ask() if data.job_id in admissions else None
+                if answer is None:
+                    accepted.append(self._noted(data, admissions.get(data.job_id)))
+                answers.append(data.job_id if answer is None else answer)
+            enqueued = {job.id: job for job in super().enqueue_many(accepted, pipeline=pipeline, **options)}
+        except BaseException:
+            for admission in admissions.values():
+                admission.refused()
+            raise
+        for job_id, job in enqueued.items():
+            if job_id in admissions:
+                admissions[job_id].enqueued(job)
+        return [self._answer(answer, enqueued) for answer in answers]
+
+    # -- the parts of them -----------------------------------------------------------------------------------------
+
+    def _admission(self, job: Job, pipeline: Any, delay: float = 0.0) -> Admission | None:
+        is_named = job._id is not None  # asked for its id, a job makes one up
+        if job.enqueued_at is not None or Note.of(job.meta, job.id).key:
+            return None  # it was enqueued before, or scheduled, so it is no new call
+        function = job.func_name
+        guarded = guard_of(function) if job.instance is None else guard_of(getattr(job.instance, str(function), None))
+        if guarded is None:
+            return None
+        return Admission(
+            self,
+            guarded,
+            job_id=job.id,
+            is_named=is_named,
+            args=tuple(job.args) if job.instance is None else (job.instance, *job.args),
+            kwargs=job.kwargs,
+            meta=job.meta,
+            repeats=job.repeats_left,
+            ttl=job.ttl,
+            delay=delay,
+            pending={} if pipeline is None else _pending.setdefault(pipeline, {}),
+        )
+
+    def _named(self, data: Any, pending: dict[str, Job | None], admissions: dict[str, Admission]) -> Any:
+        """The call with an id; and its admission, if its function is guarded."""
+        is_named = data.job_id is not None
+        data = data._replace(job_id=data.job_id or str(uuid4()))
+        guarded = guard_of(data.func)
+        if guarded is None:
+            return data
+        _check(data.func)
+        args = tuple(data.args or ())
+        admissions[data.job_id] = Admission(
+            self,
+            guarded,
+            job_id=data.job_id,
+            is_named=is_named,
+            args=(data.func.__self__, *args) if ismethod(data.func) else args,
+            kwargs=data.kwargs or {},
+            meta=data.meta,
+            repeats=data.repeat.times if data.repeat else None,
+            ttl=data.ttl,
+            delay=0.0,
+            pending=pending,
+        )
+        return data
+
+    def _noted(self, data: Any, admission: Admission | None) -> Any:
+        return data if admission is None else data._replace(meta=admission.meta)
+
+    def _answer(self, answer: Any, enqueued: dict[str, Job]) -> Any:
+        """The job that a call of many is answered with; a duplicate of another one among them gets that very job."""
+        if isinstance(answer, str):
+            return enqueued[answer]
+        if answer.id in enqueued and answer is not enqueued[answer.id]:
+            about = answer.taskguard
+            answer = copy.copy(enqueued[answer.id])
+            answer.taskguard = about
+        return answer
+
+
+@cache
+def _guarded_class(base: Any) -> type[Queue]:
+    return base if issubclass(base, GuardedQueue) else type(f"Guarded{base.__name__}", (GuardedQueue, base), {})
+
+
+def guarded(queue: Queue) -> Queue:
+    """The same queue, claiming before it enqueues."""
+    if isinstance(queue, GuardedQueue):
+        return queue
+    base: Any = type(queue)
+    twin = copy.copy(queue)
+    twin.__class__ = _guarded_class(base)
+    return twin
+
+
+def _with_idempotency_key(function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """A guarded function's caller can give its own key; it travels in the meta until the call is admitted."""
+    found = guard_of(function)
+    if found is None or IDEMPOTENCY_KEY not in kwargs or IDEMPOTENCY_KEY in found.keys.signature.parameters:
+        return kwargs
+    rest = {name: value for name, value in kwargs.items() if name != IDEMPOTENCY_KEY}
+    return {**rest, "meta": {**(kwargs.get("meta") or {}), META: {IDEMPOTENCY_KEY: kwargs[IDEMPOTENCY_KEY]}}}
+
+
+def _check(function: Any) -> None:
+    """The worker finds the function by its name: what it finds must be the guarded one."""
+    guarded = guard_of(function)
+    if guarded is not None and guard_of(guarded.name) is not guarded:
+        raise ConfigurationError(
+            f"a worker looks for {guarded.name} by that name, and would find something else than the guarded function; "
+            "put the decorator where the function is defined, in a module"
+        )
+
+
+def _seconds_until(datetime: dates.datetime) -> float:
+    aware = datetime if datetime.tzinfo else datetime.astimezone()
+    return max(0.0, (aware - dates.datetime.now(dates.timezone.utc)).total_seconds())

@@ -1,0 +1,155 @@
+"""A worker that settles for a work horse that is gone, and is silent where a run was replaced.
+
+Any worker runs guarded jobs. This one adds what only the process around the horse can do: the key of a job whose horse
+was killed or stopped is settled at once, by the attempt that died, and not when its lease runs out; and a run that lost
+its lease, or a leftover copy of a job that has ended, writes nothing to the job.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from rq import Queue, SimpleWorker, SpawnWorker, Worker
+from rq.job import Job, JobStatus
+from rq.worker import BaseWorker
+
+from taskguard.rq import singleton_task  # noqa: F401 - so that no work horse has to import it
+from taskguard.rq.guarding import guard_of, warm
+from taskguard.rq.run import ATTEMPT, NothingToTell, PutBack
+from taskguard.rq.settle import settle_for
+
+SETTLE_WITHIN = 60
+"""Seconds after which a settlement is given up; then the lease runs out by itself."""
+
+_logger = logging.getLogger("taskguard")
+
+
+class GuardedWorkerMixin(BaseWorker):
+    """In front of any of RQ's worker classes."""
+
+    _is_warm = False
+    _performs = False
+    """Whether a body runs in this very process, or has just ended there."""
+
+    # -- where the body runs -----------------------------------------------------------------------------------------
+
+    def execute_job(self, job: Job, queue: Queue) -> None:
+        if not self._is_warm:
+            self._is_warm = True
+            warm(self.connection, job.serializer)
+        super().execute_job(job, queue)
+
+    def perform_job(self, job: Job, queue: Queue) -> bool:
+        # The id of the execution is known here and in the parent, and nowhere else: it is the attempt.
+        setattr(job, ATTEMPT, self.execution.id if self.execution else "")
+        self._performs = True
+        try:
+            if _is_leftover(job):
+                raise NothingToTell(f"it is a leftover copy, the job is {job.get_status(refresh=False).value}")
+            return bool(super().perform_job(job, queue))
+        except NothingToTell as reason:
+            self._end_execution(job, reason)
+            return True
+        finally:
+            self._performs = False
+
+    def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
+        # The first thing that RQ does when a body has raised. Raised again from here, it leaves `perform_job`, past all
+        # that would be written.
+        error = sys.exc_info()[1]
+        if isinstance(error, NothingToTell):
+            raise error
+        super().handle_execution_ended(job, queue, heartbeat_ttl)
+
+    def handle_job_retry(self, job: Job, queue: Queue, retry: Any, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(retry, PutBack):
+            super().handle_job_retry(job, queue, retry, *args, **kwargs)
+            return
+        with self.connection.pipeline() as pipeline:
+            queue._enqueue_job(job, pipeline=pipeline)
+            self.cleanup_execution(job, pipeline=pipeline)
+            pipeline.execute()
+
+    # -- in the process around it ------------------------------------------------------------------------------------
+
+    def handle_job_failure(self, job: Job, queue: Queue, *args: Any, **kwargs: Any) -> None:
+        if not self._performs:
+            # Before RQ enqueues it again: the retry would meet its own entry, still running.
+            execution = self.execution
+            attempt = execution.id if execution is not None and execution.job_id == job.id else ""
+            is_stopped = self._stopped_job_id == job.id
+            if _in_a_child(lambda: settle_for(job, attempt, is_stopped=is_stopped)):
+                self._end_execution(job, "its horse is gone, and another worker has the job")
+                return
+        super().handle_job_failure(job, queue, *args, **kwargs)
+
+    def _end_execution(self, job: Job, why: object) -> None:
+        """This execution is over, and the job is somebody else's."""
+        self.log.info("Worker %s: job %s: nothing to tell, %s", self.name, job.id, why)
+        with self.connection.pipeline() as pipeline:
+            self.cleanup_execution(job, pipeline=pipeline)
+            pipeline.execute()
+
+
+class GuardedWorker(GuardedWorkerMixin, Worker):
+    """`rq worker --worker-class taskguard.rq.GuardedWorker`."""
+
+
+class GuardedSimpleWorker(GuardedWorkerMixin, SimpleWorker):
+    """Runs jobs in its own process."""
+
+
+class GuardedSpawnWorker(GuardedWorkerMixin, SpawnWorker):
+    """Starts each horse anew."""
+
+    def fork_work_horse(self, job: Job, queue: Queue) -> None:
+        # RQ writes the horse's program itself, and names its own worker class in it.
+        spawn = os.spawnv
+
+        def spawn_guarded(mode: int, path: str, arguments: list[str]) -> int:
+            *start, program = arguments
+            return spawn(mode, path, [*start, _IN_HORSE + program])
+
+        os.spawnv = spawn_guarded  # type: ignore[assignment]
+        try:
+            super().fork_work_horse(job, queue)
+        finally:
+            os.spawnv = spawn
+
+
+_YES = 17
+_IN_HORSE = "import rq, taskguard.rq\nrq.Worker = taskguard.rq.GuardedSpawnWorker\n"
+
+
+def _is_leftover(job: Job) -> bool:
+    """Whoever enqueues a job marks it as queued: one that is found ended was in the queue twice."""
+    if job.get_status(refresh=False) not in (JobStatus.FINISHED, JobStatus.FAILED):
+        return False
+    try:
+        return guard_of(job.func) is not None
+    except Exception:
+        return False  # it cannot be found, or read: RQ says so
+
+
+def _in_a_child(ask: Callable[[], bool]) -> bool:
+    """The job's function is imported to settle it, and a worker's parent process imports no code of jobs."""
+    pid = os.fork()
+    if pid == 0:
+        answer = False
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(SETTLE_WITHIN)
+            answer = ask()
+        except BaseException:
+            _logger.warning("a job is not settled, its lease will run out", exc_info=True)
+        finally:
+            os._exit(_YES if answer else 0)
+    with suppress(ChildProcessError):
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == _YES
+    return False

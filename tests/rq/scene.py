@@ -1,0 +1,217 @@
+"""A queue, real workers and what they did, as a test speaks of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psutil
+import redis
+from rq.job import Job
+
+from taskguard.rq import GuardedQueue
+from tests.celery.ledger import Ledger
+from tests.rq import jobs
+from tests.rq.bodies import DIRECTORY, gate_path, ledger_path
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+OURS = "taskguard.rq.GuardedWorker"
+PLAIN = "rq.Worker"
+
+
+class WorkerProcess:
+    """One `rq worker`. What it is sent by signal, it gets as an operator would send it."""
+
+    def __init__(self, command: Sequence[str], log: Path, environment: dict[str, str]) -> None:
+        self._log = log
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        self.pid = self._process.pid
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def wait_for_log(self, text: str, timeout: float = 20.0) -> None:
+        wait_until(lambda: text in self.log(), timeout=timeout, what=f"{text!r} in {self.log()[-3000:]}")
+
+    def horse(self) -> int:
+        """The process that runs the job."""
+        children = wait_until(lambda: psutil.Process(self.pid).children(recursive=True), what="a work horse")
+        return int(children[-1].pid)
+
+    def kill(self) -> None:
+        """The worker itself; its horse goes on, as it does in production."""
+        os.kill(self.pid, signal.SIGKILL)
+        self._process.wait(10)
+
+    def kill_all(self) -> None:
+        """As if the machine went."""
+        for process in [*self._family(), psutil.Process(self.pid)]:
+            process.kill()
+        self._process.wait(10)
+
+    def pause(self) -> None:
+        for process in [psutil.Process(self.pid), *self._family()]:
+            process.suspend()
+
+    def resume(self) -> None:
+        for process in [psutil.Process(self.pid), *self._family()]:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
+    def stop(self) -> None:
+        """A warm shutdown: what was begun is ended first."""
+        os.kill(self.pid, signal.SIGTERM)
+        self._process.wait(20)
+
+    def wait(self, timeout: float = 30.0) -> int:
+        return self._process.wait(timeout)
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(10)
+        for process in self._family():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def _family(self) -> list[psutil.Process]:
+        """All that it has started, also what it has left behind: they share its session."""
+        family = []
+        for process in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if process.pid != self.pid and os.getsid(process.pid) == self.pid:
+                    family.append(process)
+        return family
+
+
+class Scene:
+    def __init__(self, url: str, directory: Path, monkeypatch: Any) -> None:
+        monkeypatch.setenv(DIRECTORY, str(directory))  # for bodies that run in the test process
+        self.url = url
+        self.directory = directory
+        self.connection = redis.Redis.from_url(url)
+        self.queue = GuardedQueue(f"queue-{uuid4().hex[:8]}", connection=self.connection)
+        self.ledger = Ledger(ledger_path(directory))
+        self.key = uuid4().hex[:12]
+        self.workers: list[WorkerProcess] = []
+
+    def close(self) -> None:
+        while self.workers:
+            self.workers.pop().close()
+        self.connection.close()
+
+    # -- workers ---------------------------------------------------------------------------------------------------
+
+    def start_worker(
+        self,
+        kind: str = OURS,
+        *options: str,
+        queue: str | None = None,
+        command: str = "worker",
+        wait: bool = True,
+        environment: dict[str, str] | None = None,
+    ) -> WorkerProcess:
+        line = [sys.executable, "-m", "rq.cli", command, "-u", self.url, "--worker-class", kind, *options]
+        worker = WorkerProcess(
+            [*line, queue or self.queue.name],
+            self.directory / f"worker{len(self.workers)}.log",
+            {**os.environ, DIRECTORY: str(self.directory), "PYTHONUNBUFFERED": "1", **(environment or {})},
+        )
+        self.workers.append(worker)
+        if wait and command == "worker":
+            worker.wait_for_log("Listening on" if "--quiet" in options else "subscribing to channel")
+        return worker
+
+    def burst(self, kind: str = OURS, *options: str) -> WorkerProcess:
+        """A worker that does what there is to do, and ends."""
+        worker = self.start_worker(kind, "--burst", *options, wait=False)
+        worker.wait(60)
+        return worker
+
+    # -- jobs ------------------------------------------------------------------------------------------------------
+
+    def call(self, name: str = "job_", then: str = "return", *, key: str = "", **options: Any) -> Any:
+        """Call a job of this test's key. Options that the body does not know are RQ's."""
+        return self.queue.enqueue(getattr(jobs, name), key or self.key, then, **options)
+
+    def entry(self, name: str = "job_", *, key: str = "", part: str = "") -> Any:
+        guarded = getattr(jobs, name).taskguard
+        guard = guarded.guard(self.connection, self.queue.serializer)
+        return guard.store.get(guarded.key(key or self.key) + part)
+
+    def state(self, name: str = "job_", *, key: str = "", part: str = "") -> str | None:
+        """free, queued, running or done; None if nothing is known of the key."""
+        entry = self.entry(name, key=key, part=part)
+        if entry is None:
+            return None
+        over = entry.state in ("queued", "running") and entry.remaining <= 0
+        return "free" if over else str(entry.state)
+
+    def wait_for_state(self, *states: str, name: str = "job_", within: float = 20.0) -> None:
+        wait_until(lambda: self.state(name) in states, timeout=within, what=f"{states}, not {self.entry(name)}")
+
+    def status(self, job: Any) -> str | None:
+        """What RQ says of the job; None if it does not know it."""
+        found = self.queue.fetch_job(job.id)
+        return None if found is None else str(found.get_status(refresh=False).value)
+
+    def wait_for_status(self, job: Any, *statuses: str | None, within: float = 20.0) -> None:
+        wait_until(
+            lambda: self.status(job) in statuses,
+            timeout=within,
+            what=f"{statuses}, not {self.status(job)}; {[worker.log()[-2500:] for worker in self.workers]}",
+        )
+
+    def result(self, job: Any, within: float = 20.0) -> Any:
+        self.wait_for_status(job, "finished", within=within)
+        return Job.fetch(job.id, self.connection, serializer=self.queue.serializer).return_value()
+
+    def fetch(self, job: Any) -> Job:
+        return Job.fetch(job.id, self.connection, serializer=self.queue.serializer)
+
+    # -- what happened ---------------------------------------------------------------------------------------------
+
+    def begun(self, n: int = 1, *, key: str = "", **facts: Any) -> Any:
+        """The first lines of the bodies of this test's key, once there are *n*."""
+        return self.ledger.wait_for("begin", n, key=key or self.key, **facts)
+
+    def ended(self, n: int = 1, **facts: Any) -> Any:
+        return self.ledger.wait_for("end", n, key=self.key, **facts)
+
+    @property
+    def runs(self) -> int:
+        return self.ledger.count("begin", key=self.key)
+
+    @property
+    def overlaps(self) -> Any:
+        return self.ledger.overlaps(self.key)
+
+    def open(self, gate: str = "gate") -> None:
+        gate_path(self.directory, gate).touch()
+
+    def next_call_runs(self, name: str = "job_") -> None:
+        """The key is usable: the next call of it is no duplicate, and runs."""
+        before = self.runs
+        job = self.call(name, value="next")
+        assert not job.taskguard.duplicate
+        self.begun(before + 1)
+        assert self.result(job) == "next"
+
+    def find_abandoned(self) -> None:
+        """Lets the next worker that starts look for abandoned jobs: RQ looks every quarter of an hour."""
+        self.connection.delete(self.queue.registry_cleaning_key)
+
+    def passes(self, seconds: float) -> None:
+        time.sleep(seconds)

@@ -1,0 +1,549 @@
+"""What a call is answered with, and what its options make of it."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+import redis
+from rq import Queue, Retry
+from rq.exceptions import DuplicateJobError
+from rq.group import Group
+from rq.job import Job
+
+from taskguard import DuplicateTaskError, PayloadMismatchError
+from taskguard.rq import GuardedQueue
+from tests.rq import jobs
+from tests.rq.scene import OURS, PLAIN, Scene
+from tests.waiting import wait_until
+
+# -- duplicates --------------------------------------------------------------------------------------------------------
+
+
+def test_a_duplicate_gets_the_job_of_its_twin(scene: Scene):
+    first = scene.call(value=1)
+    second = scene.call(value=2)
+
+    assert second.id == first.id and scene.queue.count == 1
+    assert not first.taskguard.duplicate and first.taskguard.owner == first.id
+    about = second.taskguard
+    assert (about.duplicate, about.owner, about.state, about.key) == (True, first.id, "queued", first.taskguard.key)
+    assert about.since > 0
+    assert scene.fetch(second).kwargs == {"value": 1}
+
+
+@pytest.mark.parametrize("name", ["key", "args", "kwargs", "path"])
+def test_every_spelling_of_one_call_is_one_key(scene: Scene, name: str):
+    first = scene.queue.enqueue(jobs.job_, scene.key)
+    again = {
+        "key": lambda: scene.queue.enqueue(jobs.job_, key=scene.key),
+        "args": lambda: scene.queue.enqueue(jobs.job_, args=(scene.key,), kwargs={"then": "return"}),
+        "kwargs": lambda: scene.queue.enqueue_call(jobs.job_, kwargs={"key": scene.key, "gate": None}),
+        "path": lambda: scene.queue.enqueue("tests.rq.jobs.job_", scene.key),
+    }[name]()
+
+    assert again.id == first.id
+
+
+def test_a_publisher_without_the_code_leaves_the_claim_to_the_worker(scene: Scene, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delitem(sys.modules, "tests.rq.jobs")
+    monkeypatch.delattr("tests.rq.jobs")
+    job = scene.queue.enqueue("tests.rq.jobs.job_", scene.key, value=5)
+
+    assert "tests.rq.jobs" not in sys.modules and scene.state() is None
+    scene.start_worker()
+    assert scene.result(job) == 5 and scene.state() == "done"
+
+
+@pytest.mark.parametrize("kind", [OURS, PLAIN])
+def test_jobs_of_a_plain_queue_are_guarded_when_they_run(scene: Scene, kind: str):
+    queue = Queue(scene.queue.name, connection=scene.connection)
+    one = queue.enqueue(jobs.while_running, scene.key, gate="gate", value=1)
+    two = queue.enqueue(jobs.while_running, scene.key, gate="gate", value=2)
+    scene.start_worker(kind)
+    scene.start_worker(kind)
+    scene.begun()
+    scene.passes(1)
+    assert scene.runs == 1
+    scene.open()
+
+    assert scene.result(one) == scene.result(two)  # the second one joined the first
+    assert scene.runs == 1
+
+
+def test_threads_that_call_at_once_make_one_job(scene: Scene):
+    def call(n: int) -> str:
+        with closing(redis.Redis.from_url(scene.url)) as connection:
+            return GuardedQueue(scene.queue.name, connection=connection).enqueue(jobs.job_, scene.key, value=n).id
+
+    with ThreadPoolExecutor(8) as pool:
+        ids = set(pool.map(call, range(40)))
+
+    assert len(ids) == 1 and scene.queue.count == 1
+
+
+def test_a_caller_that_died_between_its_claim_and_its_job(scene: Scene, monkeypatch: pytest.MonkeyPatch):
+    class Gone(BaseException):
+        pass
+
+    def die(*args: Any, **options: Any) -> None:
+        raise Gone
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Queue, "enqueue_job", die)
+        patch.setattr("taskguard.rq.admission.Admission.refused", lambda self: None)
+        with pytest.raises(Gone):
+            scene.call()
+    assert scene.state() == "queued" and scene.queue.count == 0
+
+    job = scene.call(value="instead")
+    assert not job.taskguard.duplicate and scene.queue.job_ids == [job.id]
+
+
+def test_a_job_that_rq_refuses_frees_the_key(scene: Scene):
+    other = scene.queue.enqueue(jobs.plain, job_id="taken")
+    with pytest.raises(DuplicateJobError):
+        scene.call(job_id="taken", unique=True)
+
+    assert scene.state() == "free"
+    other.delete()
+
+
+def test_the_same_id_can_be_used_again(scene: Scene):
+    scene.start_worker()
+    name = f"nightly-{scene.key}"
+    first = scene.call(job_id=name, value=1)
+    assert scene.result(first) == 1
+    second = scene.call(job_id=name, value=2)
+    scene.begun(2)
+
+    assert second.id == first.id
+    wait_until(lambda: scene.fetch(second).return_value() == 2, what="the second result")
+
+
+def test_the_same_id_is_not_rewritten_while_it_runs(scene: Scene):
+    scene.start_worker()
+    first = scene.call(job_id="fixed-id", value=1, gate="gate")
+    scene.begun()
+    again = scene.call(job_id="fixed-id", value=2)
+
+    assert again.taskguard.duplicate and scene.status(first) == "started"
+    assert scene.fetch(first).kwargs["value"] == 1
+
+
+def test_meta_that_is_passed_on_is_not_taken_for_the_jobs_own(scene: Scene):
+    first = scene.call()
+    other = scene.call(key=f"{scene.key}-other", meta=first.meta)
+
+    assert other.id != first.id and other.meta["taskguard"]["id"] == other.id
+    assert other.taskguard.key != first.taskguard.key
+
+
+def test_the_callers_meta_is_kept_and_not_changed(scene: Scene):
+    mine = {"mine": 1}
+    job = scene.call(meta=mine)
+
+    assert mine == {"mine": 1} and scene.fetch(job).meta["mine"] == 1
+
+
+# -- ways to enqueue ---------------------------------------------------------------------------------------------------
+
+
+def test_enqueue_at(scene: Scene):
+    moment = datetime.now(timezone.utc) + timedelta(hours=1)
+    first = scene.queue.enqueue_at(moment, jobs.job_, scene.key)
+    second = scene.queue.enqueue_at(moment, jobs.job_, scene.key)
+
+    assert second.id == first.id and second.taskguard.duplicate
+    assert len(scene.queue.scheduled_job_registry) == 1
+    assert 86400 + 3500 < scene.entry().remaining < 86400 + 3700
+
+
+def test_enqueue_many(scene: Scene):
+    datas = [
+        Queue.prepare_data(jobs.job_, (scene.key,), {"value": 1}),
+        Queue.prepare_data(jobs.plain, ("plain",)),
+        Queue.prepare_data(jobs.job_, (scene.key,), {"value": 2}),
+        Queue.prepare_data(jobs.job_, (f"{scene.key}-other",)),
+    ]
+    one, plain, two, other = scene.queue.enqueue_many(datas)
+
+    assert one.id == two.id and two.taskguard.duplicate and not one.taskguard.duplicate
+    assert scene.queue.job_ids == [one.id, plain.id, other.id]
+    assert scene.fetch(plain).func_name == "tests.rq.jobs.plain"
+    assert scene.queue.enqueue_many(datas[:1])[0].id == one.id
+
+
+def test_enqueue_many_with_dependencies(scene: Scene):
+    parent = scene.call(key=f"{scene.key}-parent")
+    datas = [
+        Queue.prepare_data(jobs.job_, (scene.key,), depends_on=[parent]),
+        Queue.prepare_data(jobs.job_, (scene.key,)),
+    ]
+    first, second = scene.queue.enqueue_many(datas)
+
+    assert first.id == second.id and scene.status(first) == "deferred"
+    scene.start_worker()
+    scene.wait_for_status(first, "finished")
+    assert scene.runs == 1
+
+
+def test_a_group_has_the_twin_in_it(scene: Scene):
+    twin = scene.call(value="of the twin")
+    group = Group.create(connection=scene.connection)
+    datas = [
+        Queue.prepare_data(jobs.job_, (scene.key,)),
+        Queue.prepare_data(jobs.job_, (f"{scene.key}-a",)),
+        Queue.prepare_data(jobs.job_, (f"{scene.key}-a",)),
+    ]
+    group.enqueue_many(scene.queue, datas)
+
+    assert len(group.get_jobs()) == 2 and twin.id in {job.id for job in group.get_jobs()}
+    scene.burst()
+    assert all(job.get_status() == "finished" for job in group.get_jobs())
+
+
+def test_calls_in_one_pipeline_know_of_each_other(scene: Scene):
+    with scene.connection.pipeline() as pipeline:
+        first = scene.call(pipeline=pipeline)
+        second = scene.call(pipeline=pipeline)
+        assert scene.queue.count == 0
+        pipeline.execute()
+
+    assert first.id == second.id and scene.queue.job_ids == [first.id]
+
+
+def test_a_pipeline_that_is_never_executed_blocks_nobody(scene: Scene):
+    with scene.connection.pipeline() as pipeline:
+        scene.call(pipeline=pipeline)
+    job = scene.call(value="runs")
+
+    assert not job.taskguard.duplicate and scene.queue.job_ids == [job.id]
+
+
+def test_a_queue_that_runs_at_once(scene: Scene):
+    queue = GuardedQueue("now", connection=scene.connection, is_async=False)
+    job = queue.enqueue(jobs.job_, scene.key, value="now")
+
+    assert job.return_value() == "now" and scene.state() == "done"
+    failed = queue.enqueue(jobs.job_, scene.key, "fail")
+    assert failed.get_status() == "failed" and scene.state() == "free"
+
+
+def test_a_queue_that_runs_at_once_tells_a_conflict_at_once(scene: Scene):
+    scene.start_worker()
+    scene.call("while_running", gate="gate")
+    scene.begun()
+    job = GuardedQueue("now", connection=scene.connection, is_async=False).enqueue(jobs.while_running, scene.key)
+
+    assert "DuplicateTaskError" in job.latest_result().exc_string and scene.runs == 1
+
+
+def test_a_json_queue(scene: Scene):
+    queue = GuardedQueue(scene.queue.name, connection=scene.connection, serializer="rq.serializers.JSONSerializer")
+    job = queue.enqueue(jobs.job_, scene.key, value={"a": [1]})
+    assert queue.enqueue(jobs.job_, scene.key).id == job.id
+    scene.burst(OURS, "--serializer", "rq.serializers.JSONSerializer")
+
+    found = Job.fetch(job.id, scene.connection, serializer=queue.serializer)
+    assert found.return_value() == {"a": [1]} and scene.runs == 1
+
+
+def test_a_guarded_function_called_directly_is_a_call(scene: Scene):
+    scene.start_worker()
+    job = scene.call(then="call itself", value=7)
+
+    assert scene.result(job) == ["inner", 7]
+    inner = scene.ledger.lines("begin", key=f"{scene.key}-inner")[0]
+    assert inner["token"] == scene.begun()[0]["token"]  # the fence of the job around it
+
+
+def test_a_coroutine(scene: Scene):
+    scene.start_worker()
+    job = scene.call("awaited", then=9)
+
+    assert scene.result(job) == 9
+    assert scene.state("awaited") == "done"
+
+
+# -- on_conflict -------------------------------------------------------------------------------------------------------
+
+
+def test_raise(scene: Scene):
+    first = scene.call("raises")
+    with pytest.raises(DuplicateTaskError) as caught:
+        scene.call("raises")
+
+    assert caught.value.owner == first.id and caught.value.state == "queued"
+
+
+def test_raise_at_the_worker(scene: Scene):
+    scene.start_worker()
+    scene.start_worker()
+    one = scene.call("raises_at_run", gate="gate")
+    scene.begun()
+    two = scene.call("raises_at_run")
+    scene.wait_for_status(two, "failed")
+
+    assert "DuplicateTaskError" in two.latest_result().exc_string
+    scene.open()
+    scene.wait_for_status(one, "finished")
+    assert scene.runs == 1
+
+
+@pytest.mark.parametrize("kind", [OURS, PLAIN])
+def test_wait_runs_all_of_them_one_at_a_time(scene: Scene, kind: str):
+    scene.start_worker(kind)
+    scene.start_worker(kind)
+    called = [scene.call("waits", gate="gate", value=n) for n in range(3)]
+    assert len({job.id for job in called}) == 3
+    scene.begun()
+    scene.passes(4.5)  # longer than a lease: those that wait were put back
+    assert scene.runs == 1
+    scene.open()
+
+    assert sorted(scene.result(job) for job in called) == [0, 1, 2]
+    assert scene.runs == 3 and not scene.overlaps
+    assert all(not scene.fetch(job).number_of_retries for job in called)
+
+
+def test_a_job_that_waits_gives_other_jobs_their_turn(scene: Scene):
+    scene.start_worker()
+    scene.call("waits", gate="gate")
+    scene.begun()
+    worker = scene.start_worker()
+    scene.call("waits")
+    worker.wait_for_log("jobs.waits")
+    other = scene.call(key="other", value="had its turn")
+
+    assert scene.result(other) == "had its turn"
+    assert scene.runs == 1
+
+
+def test_wait_up_to(scene: Scene):
+    scene.start_worker()
+    scene.start_worker()
+    one = scene.call("impatient", gate="gate")
+    scene.begun()
+    two = scene.call("impatient")
+    scene.wait_for_status(two, "failed")
+
+    assert "WaitTimeoutError" in two.latest_result().exc_string
+    scene.open()
+    scene.wait_for_status(one, "finished")
+
+
+def test_run_once_more(scene: Scene):
+    scene.start_worker()
+    scene.start_worker()
+    first = scene.call("more", gate="gate", value=1)
+    scene.begun()
+    second = scene.call("more", value=2)
+    third = scene.call("more", value=3)
+    fourth = scene.call("more", value=3)
+
+    assert len({first.id, second.id, third.id}) == 3 and fourth.id == third.id
+    scene.open()
+    assert scene.result(third) == 3
+    assert scene.result(second) == 3  # it was replaced by newer arguments, and ends as that one does
+    assert [line["value"] for line in scene.begun(2)] == [1, 3] and not scene.overlaps
+
+
+def test_run_once_more_of_a_job_that_is_still_queued_is_that_job(scene: Scene):
+    first = scene.call("more", value=1)
+
+    assert scene.call("more", value=1).id == first.id
+    assert scene.call("more", value=2).id != first.id  # newer arguments: one more
+
+
+def test_a_joined_job_fails_as_its_twin_does(scene: Scene):
+    scene.start_worker()
+    scene.start_worker()
+    one = scene.call("while_running", then="fail", gate="gate")
+    scene.begun()
+    two = scene.call("while_running")
+    scene.passes(1)
+    scene.open()
+    scene.wait_for_status(one, "failed")
+    scene.wait_for_status(two, "failed")
+
+    assert "EarlierFailureError" in two.latest_result().exc_string
+    assert "TroubleError" in two.latest_result().exc_string and scene.runs == 1
+
+
+def test_a_joined_job_takes_the_place_of_a_twin_that_ended_with_nothing(scene: Scene):
+    worker = scene.start_worker()
+    one = scene.call("while_running", gate="gate")
+    scene.begun()
+    scene.start_worker()
+    two = scene.call("while_running", value="second")
+    scene.passes(0.5)
+    worker.kill_all()
+
+    assert scene.result(two) == "second" and scene.status(one) == "started"
+    assert not scene.overlaps
+
+
+# -- hold --------------------------------------------------------------------------------------------------------------
+
+
+def test_hold_running_claims_when_the_body_starts(scene: Scene):
+    first = scene.call("while_running")
+    second = scene.call("while_running")
+
+    assert first.id != second.id and scene.state("while_running") is None
+
+
+def test_hold_queued_lets_the_next_in_when_the_body_starts(scene: Scene):
+    first = scene.call("while_queued", gate="gate")
+    assert scene.call("while_queued").id == first.id
+    scene.start_worker()
+    scene.start_worker()
+    scene.begun()
+    second = scene.call("while_queued", gate="gate")
+
+    assert second.id != first.id
+    scene.begun(2)
+    assert scene.call("while_queued").id not in (first.id, second.id)
+    scene.open()
+
+
+def test_one_queued_one_running(scene: Scene):
+    scene.start_worker()
+    scene.start_worker()
+    first = scene.call("one_and_one", gate="gate", value=1)
+    scene.begun()
+    second = scene.call("one_and_one", value=2)
+    third = scene.call("one_and_one", value=3)
+
+    assert second.id != first.id and third.id == second.id
+    scene.open()
+    assert scene.result(second) == 2 and scene.runs == 2 and not scene.overlaps
+
+
+# -- on_done, idempotency_key, enforce ---------------------------------------------------------------------------------
+
+
+def test_finished_work_is_reused(scene: Scene):
+    scene.start_worker()
+    first = scene.call("reused_success", value="kept")
+    assert scene.result(first) == "kept"
+    again = scene.call("reused_success", value="other")
+
+    assert again.id == first.id and again.taskguard.state == "done" and again.return_value() == "kept"
+    first.delete()
+    stored = scene.call("reused_success")
+    assert stored.id == first.id and stored.return_value() == "kept" and stored.is_finished
+    assert scene.runs == 1
+
+
+def test_failed_work_is_not_reused_as_a_success(scene: Scene):
+    scene.start_worker()
+    first = scene.call("reused_success", then="fail")
+    scene.wait_for_status(first, "failed")
+
+    assert scene.result(scene.call("reused_success", value="second")) == "second"
+
+
+def test_a_failure_that_rq_no_longer_has_is_remembered(scene: Scene):
+    scene.start_worker()
+    first = scene.call("reused", then="fail")
+    scene.wait_for_status(first, "failed")
+    first.delete()
+    stored = scene.call("reused")
+
+    assert stored.is_failed and "TroubleError" in str(stored.exc_info) and stored.return_value() is None
+
+
+def test_reused_at_the_worker(scene: Scene):
+    scene.start_worker()
+    first = scene.call("reused_success", value="kept")
+    assert scene.result(first) == "kept"
+    second = Queue(scene.queue.name, connection=scene.connection).enqueue(jobs.reused_success, scene.key)
+
+    assert scene.result(second) == "kept" and scene.runs == 1
+
+
+def test_an_outcome_that_json_would_change_is_kept_by_the_queues_own_serializer(scene: Scene):
+    scene.start_worker()
+    first = scene.call("reused_success", then="return a tuple")
+    value = scene.result(first)
+    first.delete()
+
+    assert isinstance(value, tuple) and scene.call("reused_success").return_value() == value
+
+
+def test_a_large_outcome_is_taken_from_rq(scene: Scene):
+    scene.start_worker()
+    first = scene.call("reused_success", then="return much")
+    scene.wait_for_status(first, "finished")
+    second = Queue(scene.queue.name, connection=scene.connection).enqueue(jobs.reused_success, scene.key)
+
+    assert len(scene.result(second)) == 100_000 and scene.runs == 1
+
+
+def test_idempotency_key(scene: Scene):
+    first = scene.call(idempotency_key=f"order-{scene.key}", value=1)
+    again = scene.call(idempotency_key=f"order-{scene.key}", value=1)
+
+    assert again.id == first.id and scene.state() is None  # a key of its own
+    with pytest.raises(PayloadMismatchError):
+        scene.call(idempotency_key=f"order-{scene.key}", value=2)
+    scene.start_worker()
+    scene.wait_for_status(first, "finished")
+    assert scene.begun()[0]["fenced"] == f"order-{scene.key}"
+
+
+def test_enforce_false_only_counts(scene: Scene):
+    scene.start_worker()
+    scene.start_worker()
+    scene.call("counted", gate="gate")
+    scene.begun()
+    scene.call("counted", gate="gate")
+    begun = scene.begun(2)
+
+    assert len({line["job_id"] for line in begun}) == 2 and all(line["token"] for line in begun)
+    scene.open()
+
+
+def test_the_store_cannot_be_asked(scene: Scene):
+    scene.start_worker()
+    job = scene.call("unguarded_store", value=1)
+    assert not job.taskguard.duplicate and scene.result(job, within=30) == 1
+    failed = scene.call("lost_store", value=1)
+    scene.wait_for_status(failed, "failed", within=30)
+
+    assert "StoreUnavailableError" in failed.latest_result().exc_string
+
+
+def test_arguments_that_do_not_fit_are_for_the_body_to_refuse(scene: Scene):
+    scene.start_worker()
+    job = scene.queue.enqueue(jobs.job_, scene.key, nonsense=1)
+    scene.wait_for_status(job, "failed")
+
+    assert "TypeError" in job.latest_result().exc_string
+
+
+def test_retries_of_a_joined_job_are_its_own(scene: Scene):
+    scene.start_worker()
+    scene.start_worker()
+    one = scene.call("while_running", then="fail", gate="gate")
+    scene.begun()
+    two = scene.call("while_running", retry=Retry(max=1), value="by itself")
+    scene.passes(0.7)
+    scene.open()
+    scene.wait_for_status(one, "failed")
+
+    assert scene.result(two) == "by itself" and scene.runs == 2
+
+
+def test_a_scheduled_job_can_be_enqueued_at_once(scene: Scene):
+    job = scene.queue.enqueue_in(timedelta(hours=1), jobs.job_, scene.key, value="now")
+    scene.queue.enqueue_job(scene.fetch(job))
+    scene.start_worker()
+
+    assert scene.result(job) == "now" and scene.runs == 1

@@ -1,0 +1,211 @@
+"""What a job can be made of, and what is refused while it is made."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+from rq import Queue, Retry
+from rq.serializers import DefaultSerializer, JSONSerializer
+
+from taskguard import ConfigurationError, Debounce, Fence
+from taskguard.outcomes import NotKept
+from taskguard.rq import CallInfo, GuardedQueue, singleton_task
+from taskguard.rq.note import Note
+from taskguard.rq.outcomes import QueueOutcomes
+from taskguard.rq.owner import job_id_of, owner_of, shown
+from taskguard.rq.run import PutBack
+from taskguard.store import Claimant
+from tests.rq.scene import Scene
+
+nowhere = redis.Redis(port=1)
+
+
+@singleton_task
+def bare(a: int, fence: Fence | None = None) -> Any:
+    return a, fence
+
+
+@singleton_task(key="a", retry=Retry(max=2), timeout=77, result_ttl=5)
+def with_options(a: int) -> int:
+    return a
+
+
+class Shop:
+    @singleton_task(key="order")
+    def charge(self, order: int) -> int:
+        return order
+
+
+queue_of_others = Queue("others", connection=nowhere)
+
+
+@singleton_task(queue=queue_of_others, key="a")
+def elsewhere(a: int) -> int:
+    return a
+
+
+@singleton_task(queue="named", connection=nowhere)
+def named(a: int) -> int:
+    return a
+
+
+def test_a_bare_decorator_is_enough(scene: Scene):
+    job = scene.queue.enqueue(bare, 1)
+
+    assert scene.queue.enqueue(bare, a=1).id == job.id
+    assert isinstance(job.taskguard, CallInfo)
+
+
+def test_a_direct_call_is_not_guarded_and_has_no_fence():
+    assert bare(1) == (1, None)
+    assert list(inspect.signature(bare).parameters) == ["a"]
+    with pytest.raises(TypeError, match="given 'fence' by the guard"):
+        bare(1, fence=None)
+
+
+def test_it_has_rqs_own_ways_to_enqueue(scene: Scene):
+    elsewhere.taskguard._queue = Queue(scene.queue.name, connection=scene.connection)
+    job = elsewhere.enqueue(1)
+
+    assert elsewhere.delay(1).id == job.id
+    assert elsewhere.enqueue_in(timedelta(hours=1), 2).get_status() == "scheduled"
+    assert elsewhere.taskguard.get(1).state == "queued"
+    assert elsewhere.taskguard.release(1) and elsewhere.taskguard.get(1).state == "free"
+
+
+def test_options_that_are_rqs_go_to_rq(scene: Scene):
+    with_options.taskguard._queue = scene.queue
+    job = with_options.enqueue(1)
+    other = with_options.enqueue(2, result_ttl=9, job_timeout=3)
+
+    assert (job.retries_left, job.timeout, job.result_ttl) == (2, 77, 5)
+    assert (other.retries_left, other.timeout, other.result_ttl) == (2, 3, 9)
+
+
+def test_the_queue_that_was_given_stays_as_it_is():
+    made = elsewhere.taskguard.queue
+
+    assert isinstance(made, GuardedQueue) and type(queue_of_others) is Queue
+    assert isinstance(named.taskguard.queue, GuardedQueue) and named.taskguard.queue.name == "named"
+
+
+def test_a_method_of_an_object(scene: Scene):
+    scene.queue.enqueue(Shop().charge, 1)
+
+    assert scene.queue.enqueue(Shop().charge, order=1).taskguard.duplicate
+
+
+def test_without_a_queue_it_says_what_to_write():
+    with pytest.raises(ConfigurationError, match="queue=…, connection=…"):
+        bare.enqueue(1)
+    with pytest.raises(ConfigurationError, match="needs its connection"):
+        singleton_task(queue="default")
+
+
+def test_a_function_that_a_worker_would_not_find_is_refused(scene: Scene):
+    def hidden(a: int) -> int:
+        return a
+
+    with pytest.raises(ConfigurationError, match="something else than the guarded function"):
+        scene.queue.enqueue(singleton_task(hidden), 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"leese": 3}, "did you mean lease"),
+        ({"debounce": Debounce(1)}, "debounce is not yet supported"),
+        ({"on_conflict": "cancel_running"}, "not yet supported"),
+        ({"on_done": "reuse"}, "keep_for"),
+        ({"queued_for": True}, "no duration"),
+        ({"on_store_error": "ignore"}, "write retry, fail or run_unguarded"),
+        ({"listeners": print}, "takes a list"),
+        ({"key": "nothing"}, "not a parameter"),
+    ],
+)
+def test_what_cannot_work_is_refused(options: dict[str, Any], problem: str):
+    def job(a: int) -> int:
+        return a
+
+    with pytest.raises(ConfigurationError, match=problem):
+        singleton_task(**options)(job)
+
+
+def test_what_is_no_function_is_refused():
+    def generator():
+        yield 1
+
+    for what in (generator, Shop, "default"):
+        with pytest.raises(ConfigurationError):
+            singleton_task(what)
+
+
+def test_listeners_are_told(scene: Scene):
+    events: list[Any] = []
+    made = singleton_task(listeners=[events.append])(with_options.__wrapped__).taskguard
+    made.guard(scene.connection).tell("released", Claimant("k", "o", "a"))
+
+    assert [event.kind for event in events] == ["released"]
+
+
+# -- the small parts ---------------------------------------------------------------------------------------------------
+
+
+def test_a_note_is_that_of_its_own_job():
+    meta = Note(id="one", key="k", join="rq:two").within({"mine": 1})
+
+    assert meta["mine"] == 1 and Note.of(meta, "one").join == "rq:two"
+    assert Note.of(meta, "other") == Note() and Note.of(None, "one") == Note()
+    assert Note.of({"taskguard": {"idempotency_key": "x"}}, "one") == Note(idempotency_key="x")
+    assert Note.of(meta, "one").as_new().join == ""
+
+
+def test_an_owner_names_its_job():
+    assert owner_of("id", None) == "rq:id" and owner_of("id", 0, "run") == "rq:id:run:repeat-0"
+    assert job_id_of("rq:id:run:repeat-0") == "id" and job_id_of("id") == ""
+    assert shown("rq:id") == "id" and shown("of-celery") == "of-celery"
+
+
+def test_outcomes_are_json_where_that_is_exact():
+    outcomes = QueueOutcomes(DefaultSerializer)
+    for value in (None, 1, "ü", [1.5, {"a": None}], True):
+        assert outcomes.encode(value).startswith(b"application/json\n")
+        assert outcomes.decode(outcomes.encode(value)) == value
+    for value in ((1,), {1: 2}, {1, 2}, float("inf")):
+        assert not outcomes.encode(value).startswith(b"application/json\n")
+        assert outcomes.decode(outcomes.encode(value)) == value
+    with pytest.raises(NotKept):
+        outcomes.encode(lambda: 1)
+    with pytest.raises(NotKept):
+        outcomes.encode("x" * 70_000)
+
+
+def test_a_queue_that_uses_no_pickle_reads_none():
+    pickled = QueueOutcomes(DefaultSerializer).encode((1, 2))
+
+    with pytest.raises(NotKept, match="another serializer"):
+        QueueOutcomes(JSONSerializer).decode(pickled)
+
+
+def test_a_failure_is_kept_in_words():
+    outcomes = QueueOutcomes(DefaultSerializer)
+
+    assert outcomes.decode_error(outcomes.encode_error(ValueError("no"))) == "builtins.ValueError: no"
+
+
+def test_what_puts_a_job_back_can_be_read_by_rq_alone():
+    assert type(pickle.loads(pickle.dumps(PutBack()))) is Retry
+
+
+def test_every_public_name_can_be_had_and_no_other():
+    import taskguard.rq
+
+    assert all(getattr(taskguard.rq, name) is not None for name in taskguard.rq.__all__)
+    assert set(taskguard.rq.__all__) <= set(dir(taskguard.rq))
+    with pytest.raises(AttributeError, match="no attribute 'GaurdedQueue'"):
+        _ = taskguard.rq.GaurdedQueue
