@@ -256,8 +256,10 @@ class Rules:
                     requeued_by=claimant.attempt,
                 ),
             )
-        mine = entry.owner == claimant.owner and entry.requeued_by == claimant.attempt
-        return Step(mine and claimant.attempt != "")
+        mine = entry.owner == claimant.owner and entry.requeued_by == claimant.attempt != ""
+        if mine and not copy and entry.state == "queued" and entry.copy.startswith(AWAITED):
+            return Step(True, replace(entry, copy=""))  # the message that was named did not leave
+        return Step(mine)
 
     def mark(
         self, claimant: Claimant, seconds: float, entry: Kept | None, now: int, *, own: Receipt | None, copy_for: float

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone, tzinfo
 from typing import Any
 
 from taskguard.celery.headers import Headers
-from taskguard.store import Held
 
 AS_IS = "taskguard_as_is"
 """An option of a call that the guard itself makes: it is published and nobody is asked."""
-BEING_PUBLISHED = 5.0
-"""Seconds that a publisher may take from its claim to its mark."""
 _AWAITED = ("link", "link_error", "chain", "chord")
 """What goes on when a call has ended."""
 _ITS_OWN = (*_AWAITED, "group_id", "group_index", "root_id", "parent_id", "eta", "countdown", "expires")
@@ -65,11 +61,6 @@ class Call:
         seconds = queued_for + self.delay(zone)
         expires = self.options.get("expires")
         return seconds if not expires else min(seconds, max(1.0, _seconds_until(expires, zone)))
-
-
-def is_overdue(held: Held) -> bool:
-    """Whether a queued twin that nobody is known to have published is no longer just being published."""
-    return time.time() - held.since > BEING_PUBLISHED
 
 
 def _seconds_until(moment: Any, zone: tzinfo) -> float:

@@ -30,10 +30,13 @@ class Message:
 
     @property
     def ignores_result(self) -> bool:
+        return self.says_ignore or isinstance(self._task.backend, DisabledBackend)
+
+    @property
+    def says_ignore(self) -> bool:
         # The class of a request says False: only what the call itself said counts.
         said = vars(self.request).get("ignore_result")
-        ignores = bool(self._task.ignore_result if said is None else said)
-        return ignores or isinstance(self._task.backend, DisabledBackend)
+        return bool(self._task.ignore_result if said is None else said)
 
     @property
     def is_linked(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from celery.utils import uuid
 
-from taskguard.celery.call import Call, is_overdue
+from taskguard.celery.call import Call
 from taskguard.celery.guarding import Guarding, TaskGuard
 from taskguard.celery.headers import Headers
 from taskguard.celery.items import is_no_task
@@ -164,11 +164,12 @@ class _OneCall:
         if is_unbacked and held.payload == self._headers.payload:
             self._publish_for(held)
             is_unbacked = False
-        elif is_unbacked and is_overdue(held):
-            # Its message seems to be lost, and cannot be made of this call: this call takes its place.
-            return self._claim_and_publish(held.key, replace=True)
+        # Else that message cannot be made of this call: this one is published, and takes its place if need be.
         conflict = self._policy.on_conflict.enqueue
         if conflict == "raise" and not self._is_named:
+            if is_unbacked:
+                self._headers = self._headers.with_(join=held.owner)
+                self._publish()
             raise DuplicateTaskError(held.key, held.owner, held.state, held.since, held.token)
         if conflict == "run_once_more" and self._is_news_to(held):
             following = next_of(self._headers.key)

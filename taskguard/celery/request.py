@@ -142,7 +142,7 @@ class GuardedRequest(Base):  # type: ignore[misc]
 
     def _entries(self) -> tuple[str, str]:
         """The entry of this job's run, and that of its place in the queue if it is another one."""
-        headers = Headers.of(self._request_dict, self.id)
+        headers = Headers.of(self._request_dict.get("headers") or self._request_dict, self.id)
         given = headers.idempotency_key
         keys = self._guarded.keys
         key = headers.key or (keys.explicit(given) if given else keys(self._args, self._kwargs))

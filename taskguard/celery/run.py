@@ -19,7 +19,7 @@ from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry
 from kombu.exceptions import OperationalError
 
-from taskguard.celery.call import Call, is_overdue
+from taskguard.celery.call import Call
 from taskguard.celery.guarding import Guarding, TaskGuard
 from taskguard.celery.headers import ATTEMPT, Headers
 from taskguard.celery.inprocess import body_in_this_process
@@ -46,6 +46,8 @@ from taskguard.work import Work
 
 ENDED = "_taskguard_ended"
 """On the request of a job whose end is in the store: how it ended."""
+HEIR_WAITS = 5
+"""Rounds, some eight seconds in all, that a job waits for a queued twin whose message seems to be lost."""
 KEPT_OF_THE_IGNORED = 1024
 """Bytes of a result that nobody wants to have stored; a twin in a chain may still need it to go on."""
 UNTIL_THE_STORE_IS_BACK = 3600.0
@@ -219,7 +221,8 @@ class Run:
         except Exception as error:
             failure = error
             if work.is_own_loss(failure):
-                work.give_up()
+                with suppress(StoreError):  # if nobody has it by now, that was one of its starts
+                    self._requeue(work, keep_starts=True)
                 self._put_back("it lost its lease")
             if self.held_back:  # it failed after it had asked for a retry: that is on its way, as without a guard
                 self._go_on_elsewhere(work)
@@ -239,16 +242,16 @@ class Run:
         try:
             outcome = self.guarding.outcomes.encode(value)
         except CannotBeWritten as why:
-            if self.message.ignores_result or self.request.is_eager or why.__cause__ is None:
+            has_its_own = getattr(self.task, "_backend", None) is not None  # which may be able to write it
+            if self.message.ignores_result or self.request.is_eager or has_its_own or why.__cause__ is None:
                 self._tell_not_kept(why)
                 return None
             raise why.__cause__ from None
         except NotKept as why:
             self._tell_not_kept(why)
             return None
-        if self.message.ignores_result and not self.message.is_linked and len(outcome) > KEPT_OF_THE_IGNORED:
-            return None
-        return outcome
+        is_unwanted = self.message.says_ignore and not self.message.is_linked and self.policy.on_done == "rerun"
+        return None if is_unwanted and len(outcome) > KEPT_OF_THE_IGNORED else outcome
 
     def _tell_not_kept(self, why: NotKept) -> None:
         self.guard.tell("not_kept", self.claim, detail=str(why))
@@ -276,16 +279,17 @@ class Run:
                 # between, the body runs again and publishes the same id again, which is recognised.
                 self._send(self.guarding.app.send_task, call)
         headers = self.headers.as_new().with_(copy=new_attempt())
-        if same:
+        if same and self.claim.key != self.name:
+            self._settled(work.release)  # it ran beside another one, and the next run has an entry of its own
+        elif same:
             # By name: an older copy of the message would start it at once, and not know which retry it is.
-            delay = same[0].delay(self.guarding.zone)
-            self._settled(lambda: self._requeue(work, delay=delay, copy=headers.copy))
+            self._settled(lambda: self._requeue(work, same[0], copy=headers.copy))
         elif self.request.is_eager or self.replaced_by_itself:
             self._settled(work.release)
         else:
             self._settled(lambda: work.release("ignored"))
         for call in same:
-            self._send(self.guarding.send, call.with_(headers))
+            self._send(self.guarding.send, call.with_(headers), work)
 
     def _is_this_job(self, call: Call) -> bool:
         """Whether it is a retry, or a replacement by the same key."""
@@ -301,18 +305,30 @@ class Run:
             return bool(run_of(guarded.policy, key, self.id) == self.name)
         return False
 
-    def _send(self, send: Callable[..., Any], call: Call) -> None:
+    def _send(self, send: Callable[..., Any], call: Call, requeued: Work | None = None) -> None:
         try:
             send(call.name, call.args, call.kwargs, **call.options)
         except OperationalError as error:
+            if requeued is not None and self.task.acks_late:
+                self._expect_the_old_message(requeued)
+            elif requeued is not None:
+                self._leave_receipt("failed", self.guarding.outcomes.encode_error(error))
             self.message.give_back(error)
         except Exception as error:  # it cannot be written, say, and never will be: the job ends here
             self._leave_receipt("failed", self.guarding.outcomes.encode_error(error))
             raise
 
-    def _requeue(self, work: Work, delay: float = 0.0, copy: str = "") -> bool:
+    def _requeue(self, work: Work, call: Call | None = None, *, copy: str = "", keep_starts: bool = False) -> bool:
+        settings, zone = self.guarding.settings, self.guarding.zone
+        seconds = settings.queued_for if call is None else call.waits_for(settings.queued_for, zone)
+        copy_for = settings.republish_after + (0.0 if call is None else call.delay(zone))
+        return work.requeue(seconds, copy_for=copy_for, copy=copy, keep_starts=keep_starts)
+
+    def _expect_the_old_message(self, work: Work) -> None:
+        """The one that was named did not leave: the job starts by whichever comes."""
         settings = self.guarding.settings
-        return work.requeue(settings.queued_for + delay, copy_for=settings.republish_after + delay, copy=copy)
+        with suppress(StoreError):
+            self.guard.store.requeue(work.lease, settings.queued_for, copy_for=settings.republish_after)
 
     def _take_place(self, work: Work) -> None:
         """The job starts: the next one may take its place in the queue."""
@@ -415,18 +431,26 @@ class Run:
         if held.owner == self.id:
             return self._another_delivery(held)
         if held.state == "queued":
-            if held.publish and held.payload == self.headers.payload:
-                self._publish_for(held)
-            elif held.publish and is_overdue(held):
-                # Its message seems to be lost, and cannot be made of this one: this job takes its place.
+            if self.headers.heir and self.headers.rounds >= HEIR_WAITS:
                 return self._begin(replace(self.claim, replace_queued=True))
             self._check_patience(held, facts)
-            self._put_back(f"it gives way to {held.owner}, which is queued")
+            self._give_way(held)
         conflict = self._conflict()
         if conflict == "raise":
             self._note_end("skipped")
             raise DuplicateTaskError(*facts)
         return self._skip(held) if conflict == "skip" else self._wait(held, facts)
+
+    def _give_way(self, held: Held) -> NoReturn:
+        """Another job is queued: that one runs, and this one ends as it does."""
+        if held.publish and held.payload == self.headers.payload:
+            self._publish_for(held)
+        elif held.publish and not self.headers.heir:
+            # Its message seems to be lost, and cannot be made of this one. It may also just be on its way.
+            self.message.headers = self.headers.with_(heir=True, rounds=0)
+        if self._conflict() == "skip":
+            self.message.headers = self.headers.with_(join=held.owner)
+        self._put_back(f"it gives way to {held.owner}, which is queued")
 
     def _wait(self, held: Held, facts: tuple[str, str, str, float, int]) -> NoReturn:
         self._check_patience(held, facts)

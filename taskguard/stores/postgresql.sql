@@ -337,7 +337,14 @@ BEGIN
         RETURN false;
     END IF;
     IF e.state NOT IN ('queued', 'running') OR NOT taskguard.is_newest_1(e, _owner, _attempt, _token) THEN
-        RETURN _attempt <> '' AND e.owner = _owner AND e.requeued_by = _attempt;
+        IF _attempt = '' OR e.owner <> _owner OR e.requeued_by <> _attempt THEN
+            RETURN false;
+        END IF;
+        IF _copy = '' AND e.state = 'queued' AND e.copy LIKE 'awaited:%' THEN
+            e.copy := '';  -- the message that was named did not leave
+            PERFORM taskguard.save_1(e);
+        END IF;
+        RETURN true;
     END IF;
     e.requeued_by := _attempt;
     e.attempt := '';

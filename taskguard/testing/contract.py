@@ -679,6 +679,10 @@ class StoreContract:
             assert isinstance(told, Held) and told.state == "queued"
         lease = store.claim(ask("alice", copy="the retry"))
         assert isinstance(lease, Lease)
+        assert requeued(store, lease, copy="did not leave")
+        assert requeued(store, lease)
+        lease = store.claim(ask("alice", copy="older"))
+        assert isinstance(lease, Lease)
         assert requeued(store, lease, copy_for=SHORT, copy="lost")
         elapse(PAST)
         assert isinstance(store.claim(ask("alice", copy="older")), Lease)  # the named one does not seem to come

@@ -70,6 +70,8 @@ def make_jobs(app: Celery, *, enforce: bool) -> dict[str, Any]:
         "unheard": make("unheard", ignore_result=True),
         "early": make("early", acks_late=False),
         "once": make("once", max_starts=1),
+        "too_long": make("too_long", lease=1, hold_at_most=1, max_starts=2),
+        "reused_unheard": make("reused_unheard", ignore_result=True, on_done="reuse_success", keep_for=60),
         "lingers": make("lingers", hold_at_least=2),
         "stubborn": make("stubborn", lease=1.5, on_lost="continue"),
         "requeued_on_timeout": make("requeued_on_timeout", acks_on_failure_or_timeout=False, acks_on_timeout=False),

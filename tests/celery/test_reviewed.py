@@ -10,6 +10,7 @@ import pytest
 from celery import chain, chord, group
 from kombu.exceptions import EncodeError
 
+from taskguard import TooManyStartsError
 from tests.celery.accidents import ENVIRONMENT as ACCIDENT
 from tests.celery.marks import needs_quick_redelivery
 from tests.celery.scene import Scene
@@ -155,6 +156,32 @@ def test_a_chord_ends_though_the_worker_dies_while_it_raises(make_scene):
     with pytest.raises(Exception, match="raises_at_run"):
         result.get(timeout=30)
     scene.gate.open()
+
+
+def test_a_job_takes_the_place_of_a_queued_twin_that_does_not_come(make_scene):
+    scene = make_scene()
+    guard = scene.job("kin").taskguard.guarding.guard
+    key = scene.job("kin").taskguard.key(scene.key)
+    guard.ask(guard.new_claim(key, "died", scene.job("kin").taskguard.policy, state="queued", payload="kin:?"))
+    result = scene.call("kin", value=1)
+    scene.fleet.start_worker()
+    assert result.get(timeout=40) == 1
+    assert scene.runs == 1
+
+
+def test_a_job_that_loses_its_lease_every_time_is_stopped(scene):
+    result = scene.call("too_long", then="clean up slowly")
+    with pytest.raises(TooManyStartsError):
+        result.get(timeout=40)
+    assert [line["starts"] for line in scene.begun(2)] == [1, 2]
+
+
+def test_a_large_result_is_reused_though_it_is_not_stored(scene):
+    first = scene.call("reused_unheard", value="x" * 2000)
+    scene.wait_for_state("done", name="reused_unheard")
+    again = scene.call("reused_unheard")
+    assert again.taskguard.owner == first.id
+    assert again.get(timeout=5) == "x" * 2000
 
 
 def test_a_chain_goes_on_after_a_twin_that_ignores_its_result(scene):

@@ -34,4 +34,10 @@ if is_claim(entry) and is_newest(entry, owner, attempt, tonumber(ARGV[3])) then
     save_entry(KEYS[1], entry, now)
     return 1
 end
-return attempt ~= '' and entry[OWNER] == owner and entry[REQUEUED_BY] == attempt and 1 or 0
+local mine = attempt ~= '' and entry[OWNER] == owner and entry[REQUEUED_BY] == attempt
+local named = entry[STATE] == 'queued' and string.sub(entry[COPY], 1, #AWAITED) == AWAITED
+if mine and named and (ARGV[8] or '') == '' then  -- the message that was named did not leave
+    entry[COPY] = ''
+    save_entry(KEYS[1], entry, now)
+end
+return mine and 1 or 0
