@@ -68,6 +68,13 @@ class KeyMaker:
         """A digest of all arguments, chosen for the key or not: it differs where two calls differ."""
         return f"{VERSION}:{_digest(_All().form(self._bind(args, kwargs)))}"
 
+    def likeness(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """A digest that two calls share only if all their arguments are the same; the same ones need not share it.
+
+        Cheaper than `payload`, and there for any arguments: they are taken as they show themselves.
+        """
+        return _digest(repr(self._bind(args, kwargs).arguments))
+
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()

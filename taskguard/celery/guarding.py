@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import fields, replace
 from datetime import tzinfo
 from fnmatch import fnmatchcase
@@ -19,7 +17,7 @@ from taskguard.celery.identity import Identity
 from taskguard.celery.marks import Marks
 from taskguard.celery.outcomes import AppOutcomes
 from taskguard.celery.settings import Settings, checked_names, store_of, visibility_timeout
-from taskguard.errors import ConfigurationError, KeyArgumentError
+from taskguard.errors import ConfigurationError
 from taskguard.guard import Guard
 from taskguard.keys import KeyMaker
 from taskguard.places import place_of, run_of
@@ -31,7 +29,6 @@ _logger = logging.getLogger("taskguard")
 
 ATTRIBUTE = "_taskguard"
 LONGEST_DELAY = 30.0
-UNKNOWN = "?"
 CALL_TIMEOUT = 1.0
 """Seconds that a call waits for one reply of the store."""
 
@@ -133,7 +130,6 @@ class TaskGuard:
         self._policy = policy
         self.keys: KeyMaker = policy.keys_for(signature_of(function, bound=bound), task.name)
         self._key_says_all = policy.key is None and policy.key_space is None
-        self._compares = policy.on_conflict.enqueue == "run_once_more"
 
     @cached_property
     def guarding(self) -> Guarding:
@@ -154,22 +150,10 @@ class TaskGuard:
         return self._policy
 
     def payload(self, args: Any, kwargs: Any, *, explicit: bool = False) -> str:
-        """What tells two calls of one key apart: the task, and all arguments. Empty where the key says it all.
-
-        Where nothing depends on it they are not compared, and count as different: to write down all arguments costs
-        time, and some cannot be.
-        """
+        """What tells two calls of one key apart: the task, and all arguments. Empty where the key says it all."""
         if explicit:
-            return self._compared(args, kwargs)
-        if self._key_says_all:
-            return ""
-        if self._compares:
-            with suppress(KeyArgumentError):
-                return self._compared(args, kwargs)
-        return f"{self._task.name}:{UNKNOWN}{os.urandom(6).hex()}"
-
-    def _compared(self, args: Any, kwargs: Any) -> str:
-        return f"{self._task.name}:{self.keys.payload(args, kwargs)}"
+            return f"{self._task.name}:{self.keys.payload(args, kwargs)}"
+        return "" if self._key_says_all else f"{self._task.name}:{self.keys.likeness(args, kwargs)}"
 
     def key(self, *args: Any, **kwargs: Any) -> str:
         """The key of the call with these arguments."""

@@ -20,6 +20,8 @@ from taskguard.store import Claimant, Store
 
 GATHER = 0.02
 """Seconds that marks are gathered for."""
+RECENT = 2.0
+"""Seconds that a mark is known of after it was sent: an answer of the store may be older than it."""
 MOST = 200
 """So many are sent together at most."""
 
@@ -37,6 +39,7 @@ class Marks(Forked):
         self._lock = native.allocate_lock()
         self._due: float | None = None
         self._waiting: dict[str, tuple[Claimant, float, float]] = {}
+        self._recent: dict[str, float] = {}
         self._alarm = Alarm(self._work, lambda: self._due)
 
     def add(self, claimant: Claimant, seconds: float, copy_for: float) -> None:
@@ -49,8 +52,8 @@ class Marks(Forked):
         self._alarm.ring_by(due)
 
     def knows(self, owner: str) -> bool:
-        """Whether this very process has published that job's message, and has not told the store yet."""
-        return owner in self._waiting
+        """Whether this very process has published that job's message: the store may not have been told yet."""
+        return owner in self._waiting or since_boot() - self._recent.get(owner, -RECENT) < RECENT
 
     def send(self) -> None:
         with self._lock:
@@ -66,10 +69,14 @@ class Marks(Forked):
             self._store.mark([(claimant, seconds) for claimant, seconds, _ in batch], copy_for=copy_for)
         except StoreError as error:
             _logger.debug("%d published messages are not marked: %s", len(batch), error)
+        now = since_boot()
         with self._lock:
             for mark in batch:
                 if self._waiting.get(mark[0].owner) is mark:
                     del self._waiting[mark[0].owner]
+                self._recent[mark[0].owner] = now
+            for owner in [owner for owner, sent in self._recent.items() if now - sent > RECENT]:
+                del self._recent[owner]
 
     def _work(self, now: float) -> None:
         if self._due is not None and self._due <= now:

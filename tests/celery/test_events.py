@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime, timedelta, timezone
@@ -453,7 +452,8 @@ def test_items_of_map_starmap_and_chunks_are_guarded(scene):
     scene.begun()
     mapped = job.map([scene.key, f"{scene.key}-2"]).apply_async()
     starred = job.starmap([(scene.key,)]).apply_async()
-    time.sleep(0.3)  # both wait for their twin now, or will: either way they must not run it
+    for waiting in (mapped, starred):
+        scene.fleet.workers[0].wait_for_log(f"owner {waiting.id}:item:0, running by")
     scene.gate.open(scene.key)
     assert mapped.get(timeout=20) == [7, None]
     assert starred.get(timeout=20) == [7]
