@@ -39,7 +39,7 @@ class Marks(Forked):
         self._lock = native.allocate_lock()
         self._due: float | None = None
         self._waiting: dict[str, tuple[Claimant, float, float]] = {}
-        self._recent: dict[str, float] = {}
+        self._recent: dict[str, tuple[float, float]] = {}
         self._alarm = Alarm(self._work, lambda: self._due)
 
     def add(self, claimant: Claimant, seconds: float, copy_for: float) -> None:
@@ -53,7 +53,10 @@ class Marks(Forked):
 
     def knows(self, owner: str) -> bool:
         """Whether this very process has published that job's message: the store may not have been told yet."""
-        return owner in self._waiting or since_boot() - self._recent.get(owner, -RECENT) < RECENT
+        if owner in self._waiting:
+            return True
+        sent, copy_for = self._recent.get(owner, (float("-inf"), 0.0))
+        return since_boot() - sent < min(RECENT, copy_for / 2)  # long before it counts as lost
 
     def send(self) -> None:
         with self._lock:
@@ -74,8 +77,8 @@ class Marks(Forked):
             for mark in batch:
                 if self._waiting.get(mark[0].owner) is mark:
                     del self._waiting[mark[0].owner]
-                self._recent[mark[0].owner] = now
-            for owner in [owner for owner, sent in self._recent.items() if now - sent > RECENT]:
+                self._recent[mark[0].owner] = (now, copy_for)
+            for owner in [owner for owner, (sent, _) in self._recent.items() if now - sent > RECENT]:
                 del self._recent[owner]
 
     def _work(self, now: float) -> None:
