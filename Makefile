@@ -55,15 +55,17 @@ tests: $(VENV)/.ready
 unit: $(VENV)/.ready
 	$(BIN)/python -m pytest -q tests/unit
 
-# What depends on the version of Python or of a driver: one server of each kind is enough.
-VERSIONS := tests/guard tests/unit tests/stores tests/celery tests/rq --deselect tests/stores/test_contract_itself.py \
-	-m 'not faults and not long' -k 'not TestRedis6 and not TestPgBouncer and not TestMemoryStore and not rabbitmq'
+# What depends on the version of Python, of a driver or of a queue: one server of each kind is enough.
+VERSIONS := tests/guard tests/unit tests/stores --deselect tests/stores/test_contract_itself.py -m 'not faults and not long' \
+	-k 'not TestRedis6 and not TestPgBouncer and not TestMemoryStore and not rabbitmq'
 
 oldest: $(OLDEST)/.ready
-	$(OLDEST)/bin/python -m pytest -q -n 2 $(VERSIONS)
+	$(OLDEST)/bin/python -m pytest -q -n 2 $(VERSIONS) tests/celery tests/rq
 
+# The queues are those of the main environment, on another Python.
 newest: $(NEWEST)/.ready
-	$(NEWEST)/bin/python -m pytest -q -n 2 $(VERSIONS)
+	$(NEWEST)/bin/python -m pytest -q -n 2 $(VERSIONS) tests/celery/test_calls.py tests/celery/test_decorator.py \
+		tests/celery/test_events.py tests/rq/test_calls.py tests/rq/test_decorator.py
 
 bite: $(VENV)/.ready
 	$(BIN)/python -m pytest -q -n 2 --bite -m safety tests/safety tests/celery
