@@ -13,7 +13,7 @@ from tests.model.world import Config
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_nothing_goes_wrong(name: str) -> None:
-    _assert_clean(explore(Model(CONFIGURATIONS[name])))
+    _assert_clean(_explored(CONFIGURATIONS[name]))
 
 
 @pytest.mark.faults

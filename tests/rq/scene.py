@@ -57,8 +57,10 @@ class WorkerProcess:
 
     def kill_all(self) -> None:
         """As if the machine went."""
-        for process in [*self._family(), psutil.Process(self.pid)]:
-            process.kill()
+        family = [psutil.Process(self.pid), *self._family()]  # the parent first: it must not see its horse die
+        for process in family:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         self._process.wait(10)
 
     def pause(self) -> None:
