@@ -20,7 +20,7 @@ from taskguard.errors import DuplicateTaskError, KeyArgumentError, PayloadMismat
 from taskguard.places import next_of, place_of
 from taskguard.rq.guarding import JobGuard
 from taskguard.rq.note import Note
-from taskguard.rq.owner import job_id_of, owner_of, shown
+from taskguard.rq.owner import is_other_run, job_id_of, owner_of, shown
 from taskguard.rq.stored import StoredJob
 from taskguard.rq.twin import Twin
 from taskguard.store import Claimant, Completed, Ending, Held, How, Lease
@@ -217,7 +217,8 @@ class Admission:
     def _done(self, done: Completed) -> Any:
         queue, job_id = self._queue, job_id_of(done.owner)
         job = queue.fetch_job(job_id) if job_id else None
-        if job is None or job.get_status(refresh=False) not in ("finished", "failed"):
+        ended_so = "finished" if done.how == "succeeded" else "failed"
+        if job is None or job.get_status(refresh=False) != ended_so or is_other_run(job.meta, done.owner):
             job = StoredJob.of(done, self._guard.outcomes, queue.connection, queue.serializer)
         return handle(job, CallInfo(self._note.key, shown(done.owner), True, "done", done.at))
 

@@ -30,6 +30,8 @@ class Note:
     """The twin whose outcome this job ends with."""
     since: float = 0.0
     """When it first had to wait for another job."""
+    enqueueing: str = ""
+    """Which enqueueing the job was of before it was put back: RQ writes down each as a new one (see `owner.py`)."""
 
     @classmethod
     def of(cls, meta: Mapping[str, Any] | None, job_id: str) -> Note:

@@ -19,8 +19,20 @@ from taskguard.rq.admission import Admission
 from taskguard.rq.guarding import guard_of
 from taskguard.rq.note import IDEMPOTENCY_KEY, META, Note
 
-_pending: weakref.WeakKeyDictionary[Any, dict[str, Job | None]] = weakref.WeakKeyDictionary()
+_pending: weakref.WeakKeyDictionary[Any, tuple[Any, dict[str, Job | None]]] = weakref.WeakKeyDictionary()
 """What was claimed and waits for a caller's pipeline to be executed: RQ cannot know of it yet."""
+
+
+def _pending_in(pipeline: Any) -> dict[str, Job | None]:
+    if pipeline is None:
+        return {}
+    # Executed or reset, a pipeline begins a new list of commands: then RQ has them, or will never get them.
+    commands = getattr(pipeline, "command_stack", None)
+    known, waiting = _pending.get(pipeline, (None, {}))
+    if known is not commands or not commands:
+        waiting = {}
+    _pending[pipeline] = commands, waiting
+    return waiting
 
 
 class GuardedQueue(Queue):
@@ -77,7 +89,7 @@ class GuardedQueue(Queue):
         datas = list(job_datas)
         if not any(guard_of(data.func) for data in datas):
             return super().enqueue_many(datas, pipeline=pipeline, **options)
-        waiting: dict[str, Job | None] = {} if pipeline is None else _pending.setdefault(pipeline, {})
+        waiting = _pending_in(pipeline)
         admissions: dict[str, Admission] = {}
         answers: list[Any] = []
         accepted = []
@@ -119,7 +131,7 @@ class GuardedQueue(Queue):
             repeats=job.repeats_left,
             ttl=job.ttl,
             delay=delay,
-            pending={} if pipeline is None else _pending.setdefault(pipeline, {}),
+            pending=_pending_in(pipeline),
         )
 
     def _named(self, data: Any, pending: dict[str, Job | None], admissions: dict[str, Admission]) -> Any:

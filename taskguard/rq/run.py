@@ -38,7 +38,18 @@ from taskguard.places import next_of, place_of, run_of
 from taskguard.policy import Policy
 from taskguard.rq.guarding import BEGUN, JobGuard
 from taskguard.rq.note import Note
-from taskguard.rq.owner import is_scheduled_again, job_id_of, next_owner, note_end, owner_of, shown
+from taskguard.rq.owner import (
+    enqueueing_of,
+    is_other_run,
+    is_scheduled_again,
+    job_id_of,
+    next_owner,
+    note_end,
+    occurrence_of,
+    owner_of,
+    restore_enqueueing,
+    shown,
+)
 from taskguard.rq.twin import Twin
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Held
 from taskguard.work import Work
@@ -75,6 +86,8 @@ class Run:
         self.policy: Policy = guarded.policy
         self.guard: Guard = guarded.guard(job.connection, job.serializer)
         self.note = Note.of(job.meta, job.id)
+        if self.note.enqueueing:
+            self._comes_back()
         self.owner = owner_of(job.id, job.repeats_left, self.note.run)
         self.attempt: str = getattr(job, ATTEMPT, "") or new_attempt()
         self.began = since_boot()
@@ -147,7 +160,7 @@ class Run:
         )
 
     def _begin(self, claim: Claim, tell: bool = True) -> Work | Held | Completed:
-        by_key = self.job.id if self.policy.on_done == "rerun" else self.key
+        by_key = occurrence_of(self.job, self.owner) if self.policy.on_done == "rerun" else self.key
         given = self.note.idempotency_key
         answer = self.guard.begin(claim, self.policy, idempotency_key=given or by_key, tell=tell)
         if given and not isinstance(answer, Work) and answer.payload and self.note.payload != answer.payload:
@@ -201,7 +214,7 @@ class Run:
         longest = self.policy.lease + MARGIN
         if self.job.timeout and self.job.timeout > 0:
             longest = min(longest, self.job.timeout / 2)
-        if job_id_of(held.owner) == self.job.id:
+        if self._is_this_job(held.owner):
             return longest  # this very job, elsewhere: never run beside it, and never dropped, for it may die
         if held.state == "queued":
             return self._patience_with_queued(held)
@@ -215,14 +228,24 @@ class Run:
         return longest
 
     def _patience_with_queued(self, held: Held) -> float:
+        twin = self._twin(held)
+        if not twin.is_gone and (twin.is_put_off or self.is_sync):
+            return -1.0  # its time has not come, and it claims anew when it has
+        return BEHIND
+
+    def _twin(self, held: Held | Entry) -> Twin:
+        """Whoever is queued, as RQ sees it: ended if RQ has given it up."""
         twin = Twin(held, self.job.connection, type(self.job), self.job.serializer)
         twin.wait_until_it_appears()
         if twin.is_gone:
             ending = Ending(how="expired" if twin.job is None else "revoked", keep_for=self.policy.keep)
             self.guard.store.release(Claimant(held.key, held.owner, ""), ending, anyway=True)
-        elif twin.is_put_off or self.is_sync:
-            return -1.0  # its time has not come, and it claims anew when it has
-        return BEHIND
+        else:
+            twin.enqueue_if_lost()
+        return twin
+
+    def _is_this_job(self, owner: str) -> bool:
+        return job_id_of(owner) == self.job.id and not is_other_run(self.job.meta, owner)
 
     def _conflict(self) -> str:
         conflict = self.policy.on_conflict.run
@@ -239,6 +262,7 @@ class Run:
             self.note = self.note.with_(since=now)
         waited = now - self.note.since
         if self.policy.on_conflict.run == "wait" and waited > self.policy.wait_up_to:
+            self._forget_waiting()
             raise WaitTimeoutError(*_facts(held), round(waited, 1))
 
     def _gives_way_to_the_one_it_joins(self) -> bool:
@@ -246,17 +270,27 @@ class Run:
         if not self.note.join or not self.place or self.place == self.name:
             return False
         entry = self.guard.store.get(self.place)
-        return entry is not None and _is_queued(entry) and entry.owner == self.note.join
+        if entry is None or not _is_queued(entry) or entry.owner != self.note.join:
+            return False
+        return not self._twin(entry).is_gone
 
     def _put_back(self, held: Held | None) -> PutBack:
         if self.is_sync and held is not None:
             raise DuplicateTaskError(*_facts(held))
         _logger.info("%s[%s] is put back: it waits for %s", self.guarded.name, self.job.id, held and held.owner)
+        self.note = self.note.with_(enqueueing=enqueueing_of(self.job))
         self.job.meta = self.note.within(self.job.meta)
         if not self.has_our_worker:
             # RQ counts it as one of the retries that a body may ask for; those are the body's own.
             self.job.number_of_retries = (self.job.number_of_retries or 0) - 1
         return PutBack()
+
+    def _comes_back(self) -> None:
+        """It was put back, by whichever worker."""
+        restore_enqueueing(self.job, self.note.enqueueing)
+        self.note = self.note.with_(enqueueing="")
+        self.job.meta = self.note.within(self.job.meta)
+        self.job.save_meta()  # type: ignore[no-untyped-call]
 
     # -- the body --------------------------------------------------------------------------------------------------
 
@@ -287,6 +321,8 @@ class Run:
                     value = _awaited(value)
         except BaseException as error:  # RQ takes any of them for the end of the job
             if work.is_own_loss(error):
+                if self._has_job() and self._kept(work):
+                    return self._put_back(None)
                 work.release_quietly()
                 return self._lost(work)
             self._forget_waiting()
@@ -296,18 +332,19 @@ class Run:
             raise
         if isinstance(value, Retry):
             return self._retry(work, value)
-        if not self._settled(lambda: self._succeed(work, value)):
-            return self._lost(work)
         if is_scheduled_again(self.job):
             note_end(self.job)
+        if not self._settled(lambda: self._succeed(work, value)):
+            return self._lost(work)
         return value
 
     def _fail(self, work: Work, error: BaseException) -> bool:
         if self.job.should_retry:
             return self._requeue(work, self.job.get_retry_interval())
+        note_end(self.job)  # before the store is told: a second copy looks there when it finds the end
         accepted = work.fail(error)
         if accepted:
-            self._end_for_good()
+            self._free_place()
         return accepted
 
     def _succeed(self, work: Work, value: Any) -> bool:
@@ -321,8 +358,9 @@ class Run:
         self._forget_waiting()
         if count and count >= retry.max:
             error = EarlierFailureError(self.key, shown(self.owner), f"it wants more than {retry.max} retries")
+            note_end(self.job)
             accepted = self._settled(lambda: work.fail(error))
-            self._end_for_good()
+            self._free_place()
         else:
             accepted = self._settled(lambda: self._requeue(work, Retry.get_interval(count, retry.intervals)))
         return retry if accepted else self._lost(work)
@@ -343,9 +381,17 @@ class Run:
                 return True
             raise
 
+    def _kept(self, work: Work) -> bool:
+        """Requeue a run that lost its lease, if nobody has the key by now. That was one of its starts."""
+        seconds = self.guarded.settings.queued_for
+        try:
+            return work.requeue(seconds, copy_for=seconds, keep_starts=True)
+        except StoreError:
+            return False
+
     def _lost(self, work: Work) -> Any:
         """This run was replaced. It has nothing to say about a job that somebody else has in hand."""
-        if not self.is_sync and self._is_left_to_us():
+        if self._is_left_to_us():
             return self._put_back(None)
         if self.has_our_worker:
             raise NothingToTell(f"{self.key}: the lease with token {work.lease.token} is over")
@@ -353,9 +399,8 @@ class Run:
 
     def _is_left_to_us(self) -> bool:
         """Whether nobody else will end this job: it was another one that took the key, or somebody's hand."""
-        status, worker = cast(Any, self.job.connection.hmget(self.job.key, "status", "worker_name"))
-        if (status or b"").decode() != JobStatus.STARTED or (worker or b"").decode() != self.job.worker_name:
-            return False  # RQ has given it to another worker, or has ended it
+        if not self._has_job():
+            return False
         try:
             entry = self.guard.store.get(self.name)
         except StoreError:
@@ -363,11 +408,19 @@ class Run:
         is_held = entry is not None and entry.state in ("queued", "running") and entry.remaining > 0
         return not (is_held and entry is not None and job_id_of(entry.owner) == self.job.id)
 
+    def _has_job(self) -> bool:
+        """Whether the job is this worker's to put back: RQ has not given it to another one, and has not ended it."""
+        if self.is_sync:
+            return False
+        status, worker = cast(Any, self.job.connection.hmget(self.job.key, "status", "worker_name"))
+        return (status or b"").decode() == JobStatus.STARTED and (worker or b"").decode() == self.job.worker_name
+
     def _forget_waiting(self) -> None:
         """Should RQ run it again, it waits for nobody yet."""
         if self.note.join or self.note.since:
             self.note = self.note.as_new()
             self.job.meta = self.note.within(self.job.meta)
+            self.job.save_meta()  # type: ignore[no-untyped-call] # RQ does not when a job fails for good
 
     # -- the place in the queue ------------------------------------------------------------------------------------
 
@@ -377,7 +430,7 @@ class Run:
             return ""
         if self._is_the_next():
             entry = self.guard.store.get(self.place)
-            if entry is not None and self._was_replaced(entry):
+            if entry is not None and self._was_replaced(entry) and not self._is_gone(entry):
                 return entry.owner
         self._free_place()
         return ""
@@ -386,6 +439,9 @@ class Run:
         if entry.owner in ("", self.owner):
             return False
         return _is_queued(entry) or entry.owner != self.note.join  # one that it joined has ended with nothing
+
+    def _is_gone(self, entry: Entry) -> bool:
+        return _is_queued(entry) and self._twin(entry).is_gone
 
     def _free_place(self) -> None:
         if not self.place or self.place == self.name:
@@ -401,6 +457,10 @@ class Run:
     def _ended(self, done: Completed) -> Any:
         """Answer with how it ended, as RQ would have."""
         self._free_place()
+        if self.has_our_worker and self._is_this_job(done.owner):
+            status = cast(Any, self.job.connection.hget(self.job.key, "status") or b"").decode()
+            if status in (JobStatus.FINISHED, JobStatus.FAILED):
+                raise NothingToTell(f"it is a second copy, and the job is {status}")
         if done.how == "succeeded":
             return self._value_of(done)
         words = f"it was {done.how}"

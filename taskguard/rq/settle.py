@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rq.job import Job
+from rq.job import Job, JobStatus
 
 from taskguard.places import place_of, run_of
 from taskguard.rq.guarding import JobGuard, guard_of
@@ -16,16 +16,31 @@ class HorseLostError(Exception):
 
 
 def settle_for(job: Job, attempt: str, *, is_stopped: bool) -> bool:
-    """Requeue its entry if RQ will run it again; else free the key. Whether another worker runs this very job.
+    """Requeue its entry if RQ will run it again; else free the key. Whether the job is not this worker's to fail.
 
-    Without an attempt the job never started: only its place in the queue is freed.
+    It is not if another worker runs this very job, or if it has ended. Without an attempt the job never started: only
+    its place in the queue is freed.
     """
     guarded = guard_of(job.func)
     if guarded is None:
         return False
+    if not attempt and job.get_status(refresh=False) in (JobStatus.FINISHED, JobStatus.FAILED):
+        return True  # a leftover copy of it
     lost = _Lost(job, guarded, attempt, is_stopped)
     settled = [lost.settle(owner) for owner in lost.names()]
-    return bool(attempt) and not any(settled) and lost.is_run_elsewhere()
+    if not attempt or any(settled):
+        return False
+    if lost.is_run_elsewhere():
+        return True
+    lost.leave_queue()
+    return False
+
+
+def leave_queue(job: Job) -> None:
+    """It was cancelled or deleted: it gives up its place."""
+    guarded = guard_of(job.func)
+    if guarded is not None:
+        _Lost(job, guarded, "", True).leave_queue()
 
 
 class _Lost:
@@ -57,10 +72,23 @@ class _Lost:
     def is_run_elsewhere(self) -> bool:
         for owner in self.names():
             entry = self._guard.store.get(self._run_of(owner))
-            is_held = entry is not None and entry.state in ("queued", "running") and entry.remaining > 0
-            if is_held and entry is not None and job_id_of(entry.owner) == self._job.id:
+            is_running = entry is not None and entry.state == "running" and entry.remaining > 0
+            if is_running and entry is not None and job_id_of(entry.owner) == self._job.id:
                 return True
         return False
+
+    def leave_queue(self) -> None:
+        """The horse died before it claimed, or after it had requeued: what is queued waits for its retry, if any.
+
+        Only what is queued is ended: the receipt of an end would be that of a run elsewhere too.
+        """
+        if self._job.should_retry and not self._is_stopped:
+            return
+        for owner in self.names():
+            for name in {self._place, self._run_of(owner)} - {""}:
+                entry = self._guard.store.get(name)
+                if entry is not None and entry.state == "queued" and entry.owner == owner:
+                    self._end(Claimant(name, owner, ""))
 
     def _run_of(self, owner: str) -> str:
         return run_of(self._policy, self._key, self._note.join or owner)
@@ -77,10 +105,10 @@ class _Lost:
         words = "it was stopped" if self._is_stopped else "the process that ran it is gone"
         outcome = self._guard.outcomes.encode_error(HorseLostError(words))
         ending = Ending(how="revoked" if self._is_stopped else "failed", keep_for=keep, outcome=outcome)
-        if self._attempt and self._policy.on_done == "reuse" and not self._is_stopped:
+        if claimant.attempt and self._policy.on_done == "reuse" and not self._is_stopped:
             done = store.complete(claimant, ending)
         else:
-            done = store.release(claimant, ending, anyway=not self._attempt)
+            done = store.release(claimant, ending, anyway=not claimant.attempt)
         if done:
             note_end(self._job)
             self._guard.tell("released", claimant, detail=f"{words}; settled by its worker")

@@ -12,8 +12,8 @@ from rq import Queue
 from rq.exceptions import NoSuchJobError
 from rq.job import Job, JobStatus
 
-from taskguard.rq.owner import job_id_of
-from taskguard.store import Held
+from taskguard.rq.owner import is_other_run, job_id_of
+from taskguard.store import Entry, Held
 
 APPEARS_WITHIN = 1.0
 """Between its claim and its enqueueing a job is not to be found in RQ. After so long its caller has died in between."""
@@ -26,7 +26,7 @@ _AHEAD = (JobStatus.QUEUED, JobStatus.STARTED, JobStatus.DEFERRED, JobStatus.SCH
 class Twin:
     """The holder of a key, as RQ sees it."""
 
-    def __init__(self, held: Held, connection: Any, job_class: type[Job] = Job, serializer: Any = None) -> None:
+    def __init__(self, held: Held | Entry, connection: Any, job_class: type[Job] = Job, serializer: Any = None) -> None:
         self.held = held
         self.id = job_id_of(held.owner)
         """Empty if it is no job of RQ: then RQ can say nothing about it."""
@@ -39,9 +39,11 @@ class Twin:
         if not self.id:
             return None
         try:
-            return self._job_class.fetch(self.id, connection=self._connection, serializer=self._serializer)
+            job = self._job_class.fetch(self.id, connection=self._connection, serializer=self._serializer)
         except NoSuchJobError:
             return None
+        # The record of an earlier call with this id says nothing about this one, which is still on its way.
+        return None if is_other_run(job.meta, self.held.owner) else job
 
     @property
     def is_gone(self) -> bool:

@@ -22,7 +22,7 @@ from rq.worker import BaseWorker
 from taskguard.rq import singleton_task  # noqa: F401 - so that no work horse has to import it
 from taskguard.rq.guarding import guard_of, warm
 from taskguard.rq.run import ATTEMPT, NothingToTell, PutBack
-from taskguard.rq.settle import settle_for
+from taskguard.rq.settle import leave_queue, settle_for
 
 SETTLE_WITHIN = 60
 """Seconds after which a settlement is given up; then the lease runs out by itself."""
@@ -43,7 +43,10 @@ class GuardedWorkerMixin(BaseWorker):
         if not self._is_warm:
             self._is_warm = True
             warm(self.connection, job.serializer)
-        super().execute_job(job, queue)
+        try:
+            super().execute_job(job, queue)
+        finally:
+            self.execution = None  # RQ forgets it in the horse only: it would pass for that of a job found stuck
 
     def perform_job(self, job: Job, queue: Queue) -> bool:
         # The id of the execution is known here and in the parent, and nowhere else: it is the attempt.
@@ -51,6 +54,7 @@ class GuardedWorkerMixin(BaseWorker):
         self._performs = True
         try:
             if _is_leftover(job):
+                self._leave_intermediate_queue(job)
                 raise NothingToTell(f"it is a leftover copy, the job is {job.get_status(refresh=False).value}")
             return bool(super().perform_job(job, queue))
         except NothingToTell as reason:
@@ -58,6 +62,11 @@ class GuardedWorkerMixin(BaseWorker):
             return True
         finally:
             self._performs = False
+
+    def _leave_intermediate_queue(self, job: Job) -> None:
+        """As RQ does when it starts a job; what stays there is taken for stuck, and failed."""
+        if len(self.queues) == 1:
+            self.connection.lrem(Queue(job.origin, connection=self.connection).intermediate_queue_key, 1, job.id)
 
     def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
         # The first thing that RQ does when a body has raised. Raised again from here, it leaves `perform_job`, past all
@@ -71,10 +80,23 @@ class GuardedWorkerMixin(BaseWorker):
         if not isinstance(retry, PutBack):
             super().handle_job_retry(job, queue, retry, *args, **kwargs)
             return
-        with self.connection.pipeline() as pipeline:
+        execution, status = self.execution, ""
+
+        def put_back(pipeline: Any) -> None:
+            nonlocal status
+            status = (pipeline.hget(job.key, "status") or b"").decode()
+            pipeline.multi()
+            if status in _OVER:
+                return
+            self.execution = execution  # it may have to be tried again
             queue._enqueue_job(job, pipeline=pipeline)
             self.cleanup_execution(job, pipeline=pipeline)
-            pipeline.execute()
+
+        self.connection.transaction(put_back, job.key)
+        if status in _OVER:
+            # Deleted, cancelled, or ended by another run: put back, it would be alive again.
+            leave_queue(job)
+            self._end_execution(job, f"it was {status or 'deleted'} while it waited")
 
     # -- in the process around it ------------------------------------------------------------------------------------
 
@@ -85,7 +107,8 @@ class GuardedWorkerMixin(BaseWorker):
             attempt = execution.id if execution is not None and execution.job_id == job.id else ""
             is_stopped = self._stopped_job_id == job.id
             if _in_a_child(lambda: settle_for(job, attempt, is_stopped=is_stopped)):
-                self._end_execution(job, "its horse is gone, and another worker has the job")
+                gone = "its horse is gone, and another worker has the job"
+                self._end_execution(job, gone if attempt else "it has ended, and this is a leftover copy")
                 return
         super().handle_job_failure(job, queue, *args, **kwargs)
 
@@ -123,6 +146,7 @@ class GuardedSpawnWorker(GuardedWorkerMixin, SpawnWorker):
             os.spawnv = spawn
 
 
+_OVER = ("", JobStatus.CANCELED, JobStatus.FINISHED, JobStatus.FAILED)
 _YES = 17
 _IN_HORSE = "import rq, taskguard.rq\nrq.Worker = taskguard.rq.GuardedSpawnWorker\n"
 

@@ -80,6 +80,7 @@ def _make(name: str, **options: Any) -> Any:
 
 job_ = _make("job_")
 short = _make("short", lease=1.5)
+brief = _make("brief", lease=1, hold_at_most=1.5)
 waits = _make("waits", on_conflict="wait", lease=3)
 impatient = _make("impatient", on_conflict="wait", wait_up_to=1, lease=3)
 more = _make("more", on_conflict="run_once_more", lease=3)
