@@ -43,8 +43,8 @@ class Headers:
     """The twin whose outcome this job ends with."""
     copy: str = ""
     """The name of this copy of the message, once it was put back."""
-    heir: bool = False
-    """It takes the place of the queued twin that it waits for, if that one does not come."""
+    heir: str = ""
+    """The queued twin whose place it takes if that one does not come."""
     rounds: int = 0
     """How often it was put back in a row."""
     since: float = 0.0
@@ -74,7 +74,7 @@ class Headers:
 
     def as_new(self) -> Headers:
         """For the next message of the job: it was not put back, waits for nobody and is no copy."""
-        return replace(self, join="", copy="", heir=False, rounds=0, since=0.0)
+        return replace(self, join="", copy="", heir="", rounds=0, since=0.0)
 
 
 _NAMES = [(name, PREFIX + name) for name in Headers.__dataclass_fields__]

@@ -75,6 +75,8 @@ class Run:
         self.id = self.message.id
         self.held_back: list[Call] = []
         """Messages under this very id that the body wants sent (a retry, a replacement): they leave after it."""
+        self.was_held = False
+        """The store has said that another run has the key, whatever became of it since."""
         self.replaced_by_itself = False
         """Replaced by work at whose end the same task runs under the same id."""
 
@@ -94,24 +96,29 @@ class Run:
         except TypeError:
             return self.body(*args, **kwargs)  # arguments that do not fit: the body says so itself
         try:
-            self._look_at_the_same_store()
-            self._give_way_to_the_queued_twin()
-            answer = self._begin(self._claim())
+            answer = self._ask()
         except StoreError as error:
             return self._without_store(error, args, kwargs)
         except TooManyStartsError:
             self._free_place()
             self._note_end("failed")
             raise
-        if not self.policy.enforce and not isinstance(answer, Work):
-            answer = self._begin(self._claim_beside())
-        while isinstance(answer, Held):
-            answer = self._held(answer)
         if isinstance(answer, Completed):
             return self._ended(answer)
         return self._work(answer, args, kwargs)
 
     # -- asking ----------------------------------------------------------------------------------------------------
+
+    def _ask(self) -> Work | Completed:
+        """The claim, or the end that answers it; whoever has to wait is put back."""
+        self._look_at_the_same_store()
+        self._give_way_to_the_queued_twin()
+        answer = self._begin(self._claim())
+        if not self.policy.enforce and not isinstance(answer, Work):
+            answer = self._begin(self._claim_beside())
+        while isinstance(answer, Held):
+            answer = self._held(answer)
+        return answer
 
     def _find_key(self, args: Any, kwargs: Any) -> None:
         headers = self.headers
@@ -189,10 +196,10 @@ class Run:
     # -- the body --------------------------------------------------------------------------------------------------
 
     def _work(self, work: Work, args: Any, kwargs: Any) -> Any:
-        if self.guarding.settings.on_store_error == "retry" and not self.request.is_eager:
-            work.patience = UNTIL_THE_STORE_IS_BACK
         try:
             self._take_place(work)
+            if self.guarding.settings.on_store_error == "retry" and not self.request.is_eager:
+                work.patience = UNTIL_THE_STORE_IS_BACK
             self._tell_started()
             with body_in_this_process(getattr(self.request, ATTEMPT, "")):
                 return self._body(work, args, kwargs)
@@ -335,7 +342,11 @@ class Run:
         if not self.place or self.place == self.name:
             return
         if self._is_the_next():
-            entry = self.guard.store.get(self.place)
+            try:
+                entry = self.guard.store.get(self.place)
+            except StoreError as error:  # whether a newer call has taken the place is not known: not yet, then
+                work.give_up()
+                self._put_back(f"the store does not say whether it has its place: {error}")
             if entry is not None and self._was_replaced(entry):
                 # A newer call has taken the place, with newer arguments, and may have run since: this one ends as that
                 # one does.
@@ -425,13 +436,14 @@ class Run:
     # -- what is held ----------------------------------------------------------------------------------------------
 
     def _held(self, held: Held) -> Work | Held | Completed:
+        self.was_held = True
         facts = (self.key, held.owner, held.state, held.since, held.token)
         if self.request.is_eager:
             raise DuplicateTaskError(*facts)  # nothing can be put back
         if held.owner == self.id:
             return self._another_delivery(held)
         if held.state == "queued":
-            if self.headers.heir and self.headers.rounds >= HEIR_WAITS:
+            if self.headers.heir == held.owner and self.headers.rounds >= HEIR_WAITS:
                 return self._begin(replace(self.claim, replace_queued=True))
             self._check_patience(held, facts)
             self._give_way(held)
@@ -445,9 +457,9 @@ class Run:
         """Another job is queued: that one runs, and this one ends as it does."""
         if held.publish and held.payload == self.headers.payload:
             self._publish_for(held)
-        elif held.publish and not self.headers.heir:
+        elif held.publish and self.headers.heir != held.owner:
             # Its message seems to be lost, and cannot be made of this one. It may also just be on its way.
-            self.message.headers = self.headers.with_(heir=True, rounds=0)
+            self.message.headers = self.headers.with_(heir=held.owner, rounds=0)
         if self._conflict() == "skip":
             self.message.headers = self.headers.with_(join=held.owner)
         self._put_back(f"it gives way to {held.owner}, which is queued")
@@ -502,10 +514,14 @@ class Run:
 
     def _without_store(self, error: StoreError, args: Any, kwargs: Any) -> Any:
         what = self.guarding.settings.on_store_error
-        if what == "run_unguarded":
+        if what == "run_unguarded" and not self.was_held:
             _logger.warning("%s[%s] runs unguarded: %s", self.task.name, self.id, error)
             return self.body(*args, **kwargs)
-        if what == "fail" or self.request.is_eager or not isinstance(error, StoreUnavailableError):
+        if (
+            (what == "fail" and not self.was_held)
+            or self.request.is_eager
+            or not isinstance(error, StoreUnavailableError)
+        ):
             raise error
         return self._put_back("the store does not answer")
 

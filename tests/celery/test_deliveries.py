@@ -1,0 +1,73 @@
+"""A delivery whose store goes away in the middle: it waits, and nobody is told that the job has failed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery.app.trace import build_tracer
+
+from taskguard import StoreUnavailableError
+
+from .inprocess import guarded, ids, make_app, sent, store_of
+
+
+def deliver(task: Any, task_id: str, *args: Any, **headers: Any) -> Any:
+    """What a worker's child does with a message."""
+    delivery_info = {"exchange": "", "routing_key": task.app.conf.task_default_queue}
+    request = {"id": task_id, "task": task.name, "retries": 0, "is_eager": False, "delivery_info": delivery_info}
+    ours = {f"taskguard_{name}": value for name, value in headers.items()}
+    return build_tracer(task.name, task, app=task.app)(task_id, args, {}, {**request, **ours, "args": args})
+
+
+def goes_away_after(store: Any, verb: str, times: int) -> None:
+    """The store answers so many times, and then no more."""
+    answered = 0
+    original = getattr(store, verb)
+
+    def ask(*args: Any, **options: Any) -> Any:
+        nonlocal answered
+        answered += 1
+        if answered > times:
+            raise StoreUnavailableError("store", "gone")
+        return original(*args, **options)
+
+    setattr(store, verb, ask)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("chosen", ["retry", "fail", "run_unguarded"])
+def test_while_a_copy_of_a_running_job_is_put_back(times, chosen):
+    app = make_app(taskguard_on_store_error=chosen)
+
+    @guarded(app)
+    def add(a):
+        return a
+
+    task = app.tasks[add.name]
+    guard = task.taskguard.guarding.guard
+    guard.patience = 0.0
+    guard.ask(guard.new_claim(task.taskguard.key(1), "job", task.taskguard.policy))  # it runs elsewhere
+    goes_away_after(store_of(app), "claim", times)
+    answer = deliver(task, "job", 1)
+    assert answer.info.state == "IGNORED"
+    assert set(ids(sent(app))) == {"job"}
+    assert app.AsyncResult("job").status == "PENDING"
+
+
+def test_when_the_one_more_run_looks_for_its_place():
+    app = make_app()
+
+    @guarded(app, on_conflict="run_once_more")
+    def add(a):
+        return a
+
+    task = app.tasks[add.name]
+    guard = task.taskguard.guarding.guard
+    guard.patience = 0.0
+    goes_away_after(store_of(app), "get", 0)
+    key = task.taskguard.key(1)
+    answer = deliver(task, "job", 1, id="job", key=key, place=f"{key}:next")
+    assert answer.info.state == "IGNORED"
+    assert ids(sent(app)) == ["job"]
+    assert app.AsyncResult("job").status == "PENDING"
