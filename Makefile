@@ -25,7 +25,7 @@ test: lint types tests bite oldest newest
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e '.[redis,postgresql,celery,rq]' --group lint --group test --group servers
+	$(BIN)/python -m pip install --quiet -e '.[redis,postgresql,celery,rq,cli]' --group lint --group test --group servers
 	$(BIN)/python -m tests.servers.setup
 	@touch $@
 
@@ -39,7 +39,7 @@ $(OLDEST)/.ready: pyproject.toml
 $(NEWEST)/.ready: pyproject.toml
 	$(PY_NEW) -m venv $(NEWEST)
 	$(NEWEST)/bin/python -m pip install --quiet --upgrade pip
-	$(NEWEST)/bin/python -m pip install --quiet -e '.[redis,postgresql,celery,rq]' --group test --group servers
+	$(NEWEST)/bin/python -m pip install --quiet -e '.[redis,postgresql,celery,rq,cli]' --group test --group servers
 	@touch $@
 
 lint: $(VENV)/.ready

@@ -1,0 +1,3 @@
+from taskguard.cli import main
+
+main()

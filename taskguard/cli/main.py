@@ -1,0 +1,55 @@
+"""The commands there are, and what an error of ours looks like in a terminal."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import click
+
+from taskguard import __version__
+from taskguard.errors import ConfigurationError, StoreError, TaskguardError
+
+COMMANDS: dict[str, str] = {
+    # command: the module that has it as `command`
+}
+
+USAGE, STORE, FAILED = 2, 3, 1
+"""Exit codes: the command was wrong; the store could not be asked; anything else of ours."""
+
+
+class _Failure(click.ClickException):
+    """An error of ours: its sentence and an exit code, no trace."""
+
+    def __init__(self, error: TaskguardError) -> None:
+        super().__init__(str(error))
+        self.code = (
+            STORE if isinstance(error, StoreError) else USAGE if isinstance(error, ConfigurationError) else FAILED
+        )
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]
+        return self.code
+
+
+class Commands(click.Group):
+    """Imports a command's module when it is asked for: help and completion stay fast, and need no driver."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        module = COMMANDS.get(name)
+        return None if module is None else import_module(module).command
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except TaskguardError as error:
+            raise _Failure(error) from error
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="taskguard")
+def taskguard() -> None:
+    """Background work that happens once: look at it, and put it right."""
