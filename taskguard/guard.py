@@ -201,6 +201,7 @@ class Guard:
         *,
         idempotency_key: str | None = None,
         scheduled_for: datetime | None = None,
+        schedule: str = "",
         tell: bool = True,
         patience: float | None = None,
     ) -> Work | Held | Completed:
@@ -211,7 +212,7 @@ class Guard:
         asked, answer = self.ask(claim, tell=tell, patience=patience)
         if not isinstance(answer, Lease):
             return answer
-        work = Work(self, policy, answer, asked, idempotency_key or claim.owner, scheduled_for)
+        work = Work(self, policy, answer, asked, idempotency_key or claim.owner, scheduled_for, schedule)
         if answer.starts > policy.max_starts:
             error = TooManyStartsError(claim.key, claim.owner, answer.starts, policy.max_starts)
             self.tell("too_many_starts", answer, token=answer.token, detail=str(error))

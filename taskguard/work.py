@@ -32,6 +32,7 @@ class Work:
         asked: float,
         idempotency_key: str,
         scheduled_for: datetime | None = None,
+        schedule: str = "",
     ) -> None:
         self._guard = guard
         self._policy = policy
@@ -48,6 +49,7 @@ class Work:
             ask=guard.heartbeat.renew_now,
             idempotency_key=idempotency_key,
             scheduled_for=scheduled_for,
+            schedule=schedule,
         )
 
     def __enter__(self) -> Fence:

@@ -4,7 +4,7 @@ from taskguard.schedule.boundaries import Asked, Clocked, Interval, Schedule
 from taskguard.schedule.cron import Cron
 from taskguard.schedule.entry import Note, ScheduledEntry, Slot, Timing
 from taskguard.schedule.keeper import Timekeeper
-from taskguard.schedule.running import claim_of
+from taskguard.schedule.running import claim_of, gives_up
 from taskguard.schedule.solar import Solar
 
 __all__ = [
@@ -20,4 +20,5 @@ __all__ = [
     "Timekeeper",
     "Timing",
     "claim_of",
+    "gives_up",
 ]

@@ -66,6 +66,10 @@ def decide(entry: ScheduledEntry, settled: int, now: int, run: Entry | None, wat
     slots = _open(entry, settled, now)
     if not entry.enabled:
         return Decision(slots[-1])
+    if run is not None and _was_published(run):
+        own = next((at for at in slots if entry.slot(at).job_id == run.owner), None)
+        if own is not None:
+            return Decision(own)  # only the mark is missing
     if run is not None and run.state in ("queued", "running") and run.remaining > 0:
         return _beside(entry, slots, run)
     buffered = _buffered(entry, slots, run, now)
@@ -75,13 +79,17 @@ def decide(entry: ScheduledEntry, settled: int, now: int, run: Entry | None, wat
     return _free(entry, slots, now, watch)
 
 
+def _was_published(run: Entry) -> bool:
+    """Whether a message of that job was with the broker: somebody said so, or a worker had it."""
+    if run.state == "free":
+        return run.how not in (None, "released")
+    return run.state != "queued" or run.copies > 0
+
+
 def _beside(entry: ScheduledEntry, slots: list[int], run: Entry) -> Decision:
     """A run holds the entry."""
-    if run.state == "queued" and run.copies == 0:
+    if not _was_published(run):
         return Decision(slots[-1], wait=run.remaining)  # in some scheduler's hands
-    own = next((at for at in slots if entry.slot(at).job_id == run.owner), None)
-    if own is not None:
-        return Decision(own, own)  # published, and only the mark is missing
     match entry.timing.overlap:
         case "skip":
             return Decision(slots[-1], skipped=True)
@@ -93,7 +101,9 @@ def _beside(entry: ScheduledEntry, slots: list[int], run: Entry) -> Decision:
 
 def _buffered(entry: ScheduledEntry, slots: list[int], run: Entry | None, now: int) -> list[int]:
     """Those that came while the last run lasted and were left open for its end."""
-    if run is None or entry.timing.overlap not in ("buffer_one", "buffer_all") or not run.payload.isdigit():
+    if run is None or not _was_published(run) or not run.payload.isdigit():
+        return []
+    if entry.timing.overlap not in ("buffer_one", "buffer_all"):
         return []
     ended = round(run.since * MICROS) if run.state in ("free", "done") else now + round(run.remaining * MICROS)
     return [at for at in slots if int(run.payload) < at <= ended]

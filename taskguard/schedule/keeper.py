@@ -38,6 +38,9 @@ MOST_AT_ONCE = 100
 LONGEST_PAUSE = 300.0
 REFRESH = 86400.0
 """How often an entry that is looked at for months is written down as known again."""
+MOST_WATCHED = 50
+LONGEST_LOSS = 8
+"""A scheduler that starts looks whether messages were lost: of so many slots at most, in so many `republish_after`."""
 JUST_NOW = 60.0
 """An entry that appears in a running scheduler was made known so lately by another that saw it first."""
 
@@ -117,7 +120,7 @@ class Timekeeper:
             appeared = self._started or memory is not None
             memory = _Memory(entry.version, Watch(now, now), self._begin(entry, now, appeared), now / MICROS + REFRESH)
             self._memories[entry.label] = memory
-            self._watch_last_run(entry, memory, now)
+            self._watch_last_runs(entry, memory, now)
         elif now / MICROS > memory.refresh_at:
             if self._marks.known(entry)[0] == entry.version:
                 self._marks.make_known(entry, now)
@@ -137,11 +140,15 @@ class Timekeeper:
         self._marks.make_known(entry, now)
         return start
 
-    def _watch_last_run(self, entry: ScheduledEntry, memory: _Memory, now: int) -> None:
-        """The message of the last slot may be lost, whoever published it."""
-        last = entry.schedule.until(min(memory.settled, now))
-        if last is not None:
-            self._watch_for_loss(memory, entry.slot(last), now)
+    def _watch_last_runs(self, entry: ScheduledEntry, memory: _Memory, now: int, most: int = MOST_WATCHED) -> None:
+        """The messages of the last slots may be lost, whoever published them."""
+        at = entry.schedule.until(min(memory.settled, now))
+        oldest = now - round(LONGEST_LOSS * self._republish_after * MICROS)
+        for _ in range(1 if entry.is_exclusive else most):
+            if at is None or at < oldest:
+                break
+            self._watch_for_loss(memory, entry.slot(at), now)
+            at = entry.schedule.until(at - 1)
 
     # -- one look --------------------------------------------------------------------------------------------------
 
@@ -154,7 +161,7 @@ class Timekeeper:
                 mark = self._begin(entry, now, True)
             if mark > memory.settled:
                 memory.settled = mark
-                self._watch_last_run(entry, memory, now)  # another scheduler published it, and may die
+                self._watch_last_runs(entry, memory, now, 1)  # another scheduler published it, and may die
             first = entry.due(memory.settled, now)
             if first is None:
                 return None
@@ -283,7 +290,7 @@ class Timekeeper:
                 continue
             run = self._store.get(key)
             slot = _slot_of(entry, run)
-            if run is None or run.state != "queued" or run.remaining <= 0 or slot is None:
+            if run is None or run.state != "queued" or run.remaining <= 0 or not run.copies or slot is None:
                 del memory.unfinished[key]
                 continue
             self._republish_if_lost(slot, publish)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from taskguard.guard import new_attempt
 from taskguard.schedule.entry import Note
-from taskguard.store import Claim
+from taskguard.store import Claim, Claimant, Ending, Held, Store
 
 
 def claim_of(note: Note, owner: str, lease: float, attempt: str = "") -> Claim:
@@ -23,3 +23,15 @@ def claim_of(note: Note, owner: str, lease: float, attempt: str = "") -> Claim:
         payload=note.payload,
         skip=note.overlap == "skip",
     )
+
+
+def gives_up(note: Note, held: Held, claim: Claim, store: Store) -> bool:
+    """Whether a job that meets the run of another slot ends here, skipped; else it waits for its turn.
+
+    Its receipt says so to leftover copies of its message. That of a job that was met running came with the answer.
+    """
+    if note.overlap != "skip" or held.owner == claim.owner:
+        return False
+    ending = Ending(how="skipped", keep_for=note.keep_for)
+    store.release(Claimant(claim.key, claim.owner, claim.attempt), ending, anyway=True)
+    return True

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from taskguard.events import Event, Listeners
-from taskguard.schedule import Interval, Note, ScheduledEntry, Slot, Timekeeper, Timing, claim_of
+from taskguard.schedule import Interval, Note, ScheduledEntry, Slot, Timekeeper, Timing, claim_of, gives_up
 from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.clock import StoreClock
 from taskguard.store import Completed, Ending, Held, Lease, Store
@@ -23,6 +23,7 @@ class Bench:
         self.clock.advance(START.timestamp() - self.clock() / MICROS)
         self.store: Store = MemoryStore(clock=self.clock)
         self.queue: list[Slot] = []
+        self.put_back: list[Slot] = []
         self.published: list[Slot] = []
         self.ran: list[int] = []
         self.events: list[Event] = []
@@ -49,9 +50,15 @@ class Bench:
         slot = self.queue.pop(0)
         note = Note.of(slot.note().as_dict())
         assert note is not None
-        answer = self.store.claim(claim_of(note, slot.job_id, lease=30))
+        claim = claim_of(note, slot.job_id, lease=30)
+        answer = self.store.claim(claim)
         if isinstance(answer, Lease):
             self.ran.append(slot.at)
+        elif isinstance(answer, Held):
+            if gives_up(note, answer, claim, self.store):
+                self.events.append(Event(kind="slot_skipped", key=slot.entry.name, owner=slot.job_id))
+            elif answer.owner != slot.job_id:
+                self.put_back.append(slot)
         return answer
 
     def finish(self, lease: Any) -> None:
@@ -59,6 +66,8 @@ class Bench:
 
     def work(self) -> None:
         """Everything in the queue is run."""
+        self.queue += self.put_back
+        self.put_back.clear()
         while self.queue:
             answer = self.start()
             if isinstance(answer, Lease):

@@ -76,7 +76,13 @@ def test_the_dialect_of_celery_is_that_of_its_crontab(m: str, h: str, d: str, mo
     now = start
     app = SimpleNamespace(timezone=UTC, conf=SimpleNamespace(), now=lambda: now)
     theirs = crontab(
-        minute=m, hour=h, day_of_month=d, month_of_year=mo, day_of_week="0" if w == "7" else w, nowfun=lambda: now, app=app
+        minute=m,
+        hour=h,
+        day_of_month=d,
+        month_of_year=mo,
+        day_of_week="0" if w == "7" else w,
+        nowfun=lambda: now,
+        app=app,
     )
     ours = Cron.parse(f"{m} {h} {d} {mo} {w}", join="and")
     expected = []
@@ -96,7 +102,9 @@ def test_named_hours_are_local_times_as_dateutil_resolves_them(m, h, d, mo, w, z
     """Each local time that is named once: the first of two, and of none the one as long after the change."""
     cron = Cron.parse(f"{m} {h} {d} {mo} {w}", zone=ZoneInfo(zone))
     place = tz.gettz(zone)
-    walls = islice(croniter(f"{m} {h} {d} {mo} {w}", start.replace(tzinfo=None) - timedelta(days=3)).all_next(datetime), 120)
+    walls = islice(
+        croniter(f"{m} {h} {d} {mo} {w}", start.replace(tzinfo=None) - timedelta(days=3)).all_next(datetime), 120
+    )
     named = {tz.resolve_imaginary(wall.replace(tzinfo=place)).astimezone(UTC) for wall in walls}
     horizon = max(named) - timedelta(days=2)
     expected = sorted(at for at in named if start < at <= horizon)[:20]
@@ -183,7 +191,11 @@ def test_a_date_that_a_place_never_had_fires_once():
     apia = Cron.parse("0 10 * * *", zone=ZoneInfo("Pacific/Apia"))
     start = datetime(2011, 12, 29, 0, tzinfo=ZoneInfo("Pacific/Apia")).astimezone(UTC)
 
-    assert [f"{at.astimezone(apia.zone):%d %H:%M}" for at in first(apia, start, 3)] == ["29 10:00", "31 10:00", "01 10:00"]
+    assert [f"{at.astimezone(apia.zone):%d %H:%M}" for at in first(apia, start, 3)] == [
+        "29 10:00",
+        "31 10:00",
+        "01 10:00",
+    ]
 
 
 # -- the rest ------------------------------------------------------------------------------------------------------
@@ -230,7 +242,9 @@ def test_the_sun_rises_at_the_same_second_whoever_asks():
     assert asked == {datetime(2026, 5, 2, 6, 14, 33, tzinfo=UTC)}
 
 
-@pytest.mark.parametrize("expression", ["* * * *", "60 * * * *", "* 24 * * *", "a * * * *", "*/0 * * * *", "5-1 * * * *"])
+@pytest.mark.parametrize(
+    "expression", ["* * * *", "60 * * * *", "* 24 * * *", "a * * * *", "*/0 * * * *", "5-1 * * * *"]
+)
 def test_an_expression_that_is_none_is_refused(expression: str):
     with pytest.raises(ConfigurationError):
         Cron.parse(expression)

@@ -392,7 +392,7 @@ def test_buffer_all_runs_them_one_after_another(bench: Bench):
 
 
 def test_cancel_other(bench: Bench):
-    keeper, lease = running(bench, every(10, overlap="cancel_other"))
+    _, lease = running(bench, every(10, overlap="cancel_other"))
 
     assert bench.seconds() == [10, 20, 30]
     assert not bench.store.renew([(lease, 30)])[0]
@@ -401,7 +401,7 @@ def test_cancel_other(bench: Bench):
 
 
 def test_allow_all(bench: Bench):
-    keeper, lease = running(bench, every(10, overlap="allow_all"))
+    running(bench, every(10, overlap="allow_all"))
     bench.work()
 
     assert bench.seconds() == [10, 20, 30]
