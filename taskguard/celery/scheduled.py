@@ -197,8 +197,8 @@ class SlotAware(Task):  # type: ignore[misc]
 def watch_slots(app: Celery) -> None:
     """Let the workers of *app* recognise the messages of slots, whatever task they are for."""
 
-    def make_ready(instance: Any = None, **_: Any) -> None:
-        if instance is not None and instance.app is app:
+    def make_ready(sender: Any = None, **_: Any) -> None:
+        if sender is not None and sender.app is app:
             for task in list(app.tasks.values()):
                 if not hasattr(task, "taskguard"):
                     make_aware(task)
