@@ -6,7 +6,6 @@ and how a message is sent, stays the scheduler's own.
 
 from __future__ import annotations
 
-import copy
 import logging
 import time
 from collections.abc import Iterable
@@ -94,8 +93,10 @@ class Guarded(Scheduler):  # type: ignore[misc]
         return TRY_AGAIN
 
     def _publish(self, theirs: Any, slot: Slot) -> None:
-        # A copy: Celery writes into the headers of the entry itself, and the slot would stay in them.
-        message = copy.copy(theirs)
+        # A copy, as Celery writes into the headers of the entry itself, and the slot would stay in them; and not by
+        # copy(), which goes through what entries do to be pickled.
+        message = object.__new__(type(theirs))
+        vars(message).update(vars(theirs))
         guarding = guarding_of(self.app)
         headers = Headers(
             id=slot.job_id,
