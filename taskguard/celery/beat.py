@@ -14,6 +14,7 @@ from typing import Any
 
 from celery import Celery
 from celery.beat import PersistentScheduler, Scheduler
+from celery.utils.imports import symbol_by_name
 
 from taskguard.celery.app import install
 from taskguard.celery.guarding import guarding_of, is_installed
@@ -93,6 +94,11 @@ class Guarded(Scheduler):  # type: ignore[misc]
         return TRY_AGAIN
 
     def _publish(self, theirs: Any, slot: Slot) -> None:
+        self.send(theirs, slot)
+        self._advance(theirs)
+
+    def send(self, theirs: Any, slot: Slot) -> None:
+        """Send the entry's message for that slot."""
         # A copy, as Celery writes into the headers of the entry itself, and the slot would stay in them; and not by
         # copy(), which goes through what entries do to be pickled.
         message = object.__new__(type(theirs))
@@ -109,7 +115,6 @@ class Guarded(Scheduler):  # type: ignore[misc]
         message.options["task_id"] = slot.job_id
         message.options["headers"] = headers.within(message.options.get("headers"))
         self.apply_async(message, producer=self.producer, advance=False)
-        self._advance(theirs)
 
     def _advance(self, theirs: Any) -> None:
         """What the scheduler itself keeps of the run (when, how often) is for people to read."""
@@ -132,6 +137,24 @@ def guarded(scheduler: type) -> type:
     elif scheduler.__module__.startswith("redbeat"):
         front = (_ForRedBeat, Guarded)
     return type(f"Guarded{scheduler.__name__}", (*front, scheduler), {"__module__": __name__})
+
+
+def find_entry(app: Celery, name: str, scheduler: str | None = None) -> tuple[Guarded, Any, ScheduledEntry]:
+    """The entry of that name, as the app's scheduler has it: with that scheduler, its own and our form of it."""
+    found = symbol_by_name(scheduler or app.conf.beat_scheduler, aliases=_ALIASES)
+    # The default one's entries are the app's own; its file belongs to the beat that runs.
+    beat: Guarded = guarded(Scheduler if issubclass(found, PersistentScheduler) else found)(app)
+    for theirs in beat.taskguard_entries():
+        if theirs.name == name:
+            return beat, theirs, entry_of(theirs, guarding_of(app).settings.timing)
+    raise ConfigurationError(f"there is no entry {name!r} in the schedule of {app.main}")
+
+
+_ALIASES = {
+    "taskguard": "taskguard.celery.beat:GuardedScheduler",
+    "taskguard_django": "taskguard.celery.beat:GuardedDatabaseScheduler",
+    "taskguard_redbeat": "taskguard.celery.beat:GuardedRedBeatScheduler",
+}
 
 
 class _ForDjango:

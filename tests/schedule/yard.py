@@ -86,6 +86,7 @@ class Yard:
             "result_expires": 0,
             "taskguard_store": store,
             "taskguard_namespace": self.queue,
+            "taskguard_republish_after": 3,  # Redis loses what it hands to a worker that is just killed
             "beat_schedule": dict(entries),
             "ledger": str(self.ledger.path),
             **QUICK_REDELIVERY,
