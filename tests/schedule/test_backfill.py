@@ -59,7 +59,11 @@ def test_each_slot_is_made_up_for_once_however_often_it_is_asked_for(bench: Benc
     keeper.look(every(10, catch_up="none"), bench.publish)
     bench.work()
     backfill = Backfill(bench.store, every(10, catch_up="none"), bench.clock())
-    missed = [slot for slot in backfill.slots(round(START.timestamp()) * MICROS, bench.clock()) if backfill.find(slot) == "not done"][-3:]
+    missed = [
+        slot
+        for slot in backfill.slots(round(START.timestamp()) * MICROS, bench.clock())
+        if backfill.find(slot) == "not done"
+    ][-3:]
     bench.published.clear()
 
     assert [backfill.run(slot, bench.publish) for slot in missed] == [True] * 3

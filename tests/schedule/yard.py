@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import sys
 import time
@@ -211,7 +210,3 @@ def harass(yard: Yard, seconds: float, seed: int, *, spared: tuple[Process, ...]
     for _, process in stopped:
         process.resume()
     return done
-
-
-def quietly(environment: Mapping[str, str]) -> dict[str, str]:
-    return {**os.environ, **environment}
