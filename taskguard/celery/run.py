@@ -175,7 +175,12 @@ class Run:
     def _ends_at_once(self) -> bool:
         """Whether this job is over if another one is running: it is told in the same step that finds it out."""
         conflict = self._conflict()
-        return conflict == "raise" or (conflict == "skip" and not self.message.is_awaited and self.policy.enforce)
+        return conflict == "raise" or (conflict == "skip" and not self._is_awaited and self.policy.enforce)
+
+    @property
+    def _is_awaited(self) -> bool:
+        # Nobody holds the handle of a scheduled call.
+        return self.message.is_awaited if self.note is None else self.message.is_linked
 
     def _conflict(self) -> str:
         conflict = self.policy.on_conflict.run
@@ -491,7 +496,7 @@ class Run:
             raise error
 
     def _skip(self, held: Held) -> NoReturn:
-        if not self.message.is_awaited:
+        if not self._is_awaited:
             raise Ignore(f"{self.key}: skipped, {held.owner} is running it")  # its receipt came with the answer
         self.message.headers = self.headers.with_(join=held.owner)
         self._put_back(f"it joins {held.owner}", within=held.remaining)
@@ -515,7 +520,7 @@ class Run:
 
     def _publish_for(self, held: Held) -> None:
         settings = self.guarding.settings
-        self.message.publish_for(held.owner, self.headers.with_(place="").as_new())
+        self.message.publish_for(held.owner, self.headers.with_(place="", slot=None).as_new())
         with suppress(StoreUnavailableError):
             self.guard.store.mark([(held, held.remaining)], copy_for=settings.republish_after)
 
