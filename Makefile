@@ -74,7 +74,7 @@ faults: $(VENV)/.ready
 	$(BIN)/python -m pytest -n 2 -m faults --timeout 1800
 
 demo: $(VENV)/.ready
-	$(BIN)/python -m taskguard.demo
+	$(BIN)/taskguard demo
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --group peers

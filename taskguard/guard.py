@@ -30,11 +30,13 @@ from taskguard.errors import (
 from taskguard.events import Event, Kind, Listener, Listeners, log
 from taskguard.fence import Fence, fence_held_here
 from taskguard.heartbeat import Heartbeat, Holding
+from taskguard.lone_fence import lone_fence
 from taskguard.outcomes import JsonOutcomes, Outcomes
 from taskguard.policy import Policy
 from taskguard.signatures import fence_parameter, runs_later
 from taskguard.store import TOKEN_LIMIT, Claim, Claimant, Completed, Held, Lease, Reuse, Store
 from taskguard.stores import open_store
+from taskguard.switch import is_off
 from taskguard.work import Work
 
 T = TypeVar("T")
@@ -113,6 +115,10 @@ class Guard:
         if nested is not None:
             yield nested
             return
+        if is_off():
+            with lone_fence(key, _owner()) as fence:
+                yield fence
+            return
         work = self._obtain(self.new_claim(key, _owner(), policy), policy)
         if isinstance(work, Completed):  # an owner made for this block cannot have ended before
             raise OutcomeNotKeptError(key, work.owner, "the key was settled by hand while it was being claimed")
@@ -163,11 +169,14 @@ class Guard:
             on_conflict="wait",
             wait_up_to=wait_up_to,
         )
+        name = fence_parameter(function)
+        if is_off():
+            with lone_fence(key, _owner()) as fence:
+                return function(*args, **({name: fence} if name else {}))
         claim = self.new_claim(key, _owner(), policy)
         work = self._obtain(claim, policy, idempotency_key=key if on_done != "rerun" else claim.owner)
         if isinstance(work, Completed):
             return self._stored(work)  # type: ignore[no-any-return]
-        name = fence_parameter(function)
         try:
             try:
                 with work as fence:

@@ -12,6 +12,7 @@ from taskguard.errors import ConfigurationError, StoreError, TaskguardError
 
 COMMANDS: dict[str, str] = {
     # command: the module that has it as `command`
+    "demo": "taskguard.cli.demo",
 }
 
 USAGE, STORE, FAILED = 2, 3, 1

@@ -22,7 +22,7 @@ from taskguard.stores.sqlite import SQLiteStore
 from taskguard.testing import StoreContract
 from taskguard.testing.contract import ask, claimed
 from tests.children import in_fork
-from tests.clock import FakeClock
+from taskguard.testing.clock import FakeClock
 
 
 @pytest.fixture
