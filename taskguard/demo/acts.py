@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from redis import Redis
 
@@ -89,7 +90,7 @@ class Play:
         self._expect("1  duplicate calls, RQ", parcel)
         self._stage.breathe()
 
-    def _call(self, times: int, call: Callable[[], object]) -> list[object]:
+    def _call(self, times: int, call: Callable[[], Any]) -> list[Any]:
         with ThreadPoolExecutor(CALLERS) as threads:
             calls = [threads.submit(call) for _ in range(times)]
             for number, made in enumerate(calls, 1):
@@ -126,7 +127,7 @@ class Play:
     def stopped(self) -> None:
         guarded, plain = "order-3", "order-4"
         self._screen.act(3, "A worker is stopped past its lease, and wakes", "beside it the same without taskguard")
-        self._stage.wait_until_ready(FIRST)
+        self._stage.wait_until_ready(FIRST, SECOND)
         self._screen.beside("", "with taskguard", "without")
         self._app.charge_fenced.delay(guarded)
         self._app.charge_plain.delay(plain)
@@ -135,10 +136,7 @@ class Play:
         self._stage.breathe()
         self._stage.children[FIRST].stop()
         self._screen.beside(FIRST, "is stopped (SIGSTOP)", "is stopped")
-        replies = self._app.app.control.add_consumer(
-            self._app.BANK, destination=[f"{SECOND}@demo"], reply=True, timeout=20
-        )
-        assert replies, f"{SECOND} does not answer"
+        self._stage.wait_until(self._serve_the_bank, f"{SECOND} to serve its queue too")
         second, _ = self._begun(guarded, 2), self._begun(plain, 2)
         self._screen.beside(SECOND, f"token {second.token}", "runs it again")
         self._bank_answers(guarded)
@@ -156,6 +154,9 @@ class Play:
         self._expect("3  a worker stopped", guarded)
         self._expect("3  the same without taskguard", plain, is_guarded=False)
         self._stage.breathe()
+
+    def _serve_the_bank(self) -> Any:
+        return self._app.app.control.add_consumer(self._app.BANK, destination=[f"{SECOND}@demo"], reply=True, timeout=5)
 
     # -- 4 -----------------------------------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ def charge(order: str, fence: Fence) -> int:
     return fence.token
 
 
-@singleton_task(app, key="order", keep_for=3600, lease=pace.lease, on_lost="continue", queue=BANK)
+@singleton_task(app, key="order", key_space="bank", lease=pace.lease, on_lost="continue", queue=BANK)
 def charge_fenced(order: str, fence: Fence) -> None:
     """A charge that a replaced holder cannot make.
 
@@ -52,7 +52,7 @@ def charge_fenced(order: str, fence: Fence) -> None:
     ledger.wait_for_bank(order)
     try:
         with ledger.open() as connection:
-            fence.protect(connection)
+            fence.protect(connection, resource=order)
             ledger.charge(connection, order, fence.token)
     except StaleFenceError as error:
         ledger.tell("refused", order, fence.token, str(error))

@@ -19,5 +19,5 @@ class Pace:
     """A pause for the reader where something has happened."""
 
 
-FULL = Pace(lease=4.0, redelivery=5.0, ticks=8, breath=1.5)
+FULL = Pace(lease=4.0, redelivery=5.0, ticks=8, breath=2.5)
 FAST = Pace(lease=1.5, redelivery=2.0, ticks=3, breath=0.0)

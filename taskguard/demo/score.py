@@ -38,6 +38,6 @@ class Score:
 
     @property
     def is_right(self) -> bool:
-        """Nothing guarded was lost or doubled; and what was not guarded was doubled, else the demo has shown nothing."""
+        """Nothing guarded was lost or doubled; and what was not guarded was doubled, else nothing was shown."""
         shown = all(row.doubled for row in self.rows if not row.is_guarded)
         return self.total.expected == self.total.found and not self.total.lost and not self.total.doubled and shown

@@ -82,7 +82,7 @@ class Lines:
             style = "bold" if is_total else "red" if wrong else "" if row.is_guarded else "dim"
             numbers = (row.expected, row.found, row.lost, row.doubled)
             if is_total:
-                table.add_section()
+                table.add_row()
             table.add_row(row.act, *map(str, numbers), style=style)
         self._console.print()
         self._console.print(table)
@@ -98,9 +98,7 @@ class Lines:
 class Terminal(Lines):
     """The same lines, and below them what moves: the progress, and who holds what."""
 
-    def __init__(
-        self, console: Console, holders: Callable[[], list[Holder]], awaited: Callable[[], str]
-    ) -> None:
+    def __init__(self, console: Console, holders: Callable[[], list[Holder]], awaited: Callable[[], str]) -> None:
         super().__init__(console)
         self._holders = holders
         self._awaited = awaited

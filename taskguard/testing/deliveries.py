@@ -61,4 +61,4 @@ def _by_rq(guarded: Any, store: Store, job_id: str, args: Any, kwargs: Any) -> N
 
 
 def _file_of(function: Any) -> str:
-    return inspect.unwrap(function).__code__.co_filename
+    return str(inspect.unwrap(function).__code__.co_filename)

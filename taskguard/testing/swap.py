@@ -18,7 +18,7 @@ _OF_APP = ("_store", "guard", "calls", "marks", "identity")
 
 @contextmanager
 def on_store(target: T, store: Store) -> Iterator[T]:
-    """Guard on *store* while the block runs. *target* is a Celery app, a guarded task of it, or a guarded RQ function."""
+    """Guard on *store* while the block runs. *target* is a Celery app, a task of it, or a guarded RQ function."""
     guarded = getattr(target, "taskguard", None)
     app = target if hasattr(target, "send_task") else getattr(target, "app", None)
     if app is not None:
