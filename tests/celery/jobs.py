@@ -13,6 +13,7 @@ from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from taskguard import Fence
 from taskguard.celery import singleton_task
 from tests.celery import bodies
+from tests.fencing import mover
 
 
 class TroubleError(Exception):
@@ -132,6 +133,8 @@ def _do(task: Any, then: str, key: str, value: Any) -> Any:
         return task.replace(task.s(key, "return", value="replaced"))
     if then == "replace by another":
         return task.replace(task.app.tasks["job"].s(f"{key}-other", value="another"))
+    if then == "move money":
+        return mover.move_and_die_once(value, died=_noted(task, "died"), dying=lambda: bodies.note("died"))
     if then == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if then == "die once" and not _noted(task, "died"):
