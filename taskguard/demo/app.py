@@ -27,7 +27,14 @@ app.conf.update(
         "unacked_restore_interval": 1,
         "unacked_restore_throttle": 1,
     },
-    beat_schedule={"tick": {"task": "taskguard.demo.app.tick", "schedule": TICK}},
+    beat_schedule={
+        "tick": {
+            "task": "taskguard.demo.app.tick",
+            "schedule": TICK,
+            # Every slot counts in the ledger, also one that both beats were late for.
+            "options": {"overlap": "allow_all", "catch_up": "all"},
+        }
+    },
 )
 
 

@@ -82,7 +82,7 @@ class Lines:
             style = "bold" if is_total else "red" if wrong else "" if row.is_guarded else "dim"
             numbers = (row.expected, row.found, row.lost, row.doubled)
             if is_total:
-                table.add_row()
+                table.add_row(style="dim", *["─" * width for width in (29, 8, 5, 4, 7)])
             table.add_row(row.act, *map(str, numbers), style=style)
         self._console.print()
         self._console.print(table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+import time
 
 BEGINNING = 1_700_000_000_000_000
 
@@ -23,11 +24,11 @@ class FakeClock:
 
 
 class SharedClock:
-    """The same, for this process and those that are forked from it."""
+    """The same, from now on, for this process and those that are forked from it."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, 8)
-        self._set(BEGINNING)
+        self._set(time.time_ns() // 1000)
 
     def __call__(self) -> int:
         return self._set(self._now() + 1)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
+from uuid import uuid4
 
 from taskguard.errors import ConfigurationError, TooManyStartsError
 from taskguard.store import Store
@@ -28,7 +29,6 @@ from taskguard.stores.sqlite import SQLiteStore
 from taskguard.testing.clock import SharedClock
 from taskguard.testing.deliveries import Delivery, delivery_of
 
-JOB = "the-job"
 AT_MOST = 500
 _FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108
 """A process that is killed loses nothing that it gave to the kernel: a file in memory will do, and takes less time."""
@@ -49,8 +49,9 @@ def assert_survives_crashes(
     """Kill the job at each step, have it taken over, and call *check*, which raises if an effect is lost or doubled.
 
     *job* is a guarded Celery task or RQ function, called with *args* and *kwargs*; or a function that takes a `Guard`.
-    *before* brings the world to its beginning before each try. Lines of the modules *inside* are steps too. Raises
-    AssertionError with every step after which the check failed; returns how many steps there are.
+    *before* brings the world to its beginning before each try, taskguard's own tables in it too. Lines of the modules
+    *inside* are steps as well. Raises AssertionError with every step after which the check failed; returns how many
+    steps there are.
 
     The processes are forks of this one: the job has to open its own connections.
     """
@@ -59,12 +60,13 @@ def assert_survives_crashes(
     delivery = delivery_of(job, tuple(args), dict(kwargs or {}))
     files = {delivery.file, *(str(module.__file__) for module in inside)}
     failures: list[str] = []
+    clock = SharedClock()  # of all tries: what a resource remembers of one is not ahead of the next
 
     def attempt(last: int) -> int:
         if before is not None:
             before()
         with tempfile.TemporaryDirectory(prefix="taskguard-crash-", dir=_FOLDER) as folder:
-            end = _Try(delivery, Path(folder), files).die_at(last)
+            end = _Try(delivery, Path(folder), files, clock).die_at(last)
         try:
             check()
         except Exception as error:
@@ -84,11 +86,12 @@ def assert_survives_crashes(
 class _Try:
     """One life of the job: it dies, or ends, and is delivered again."""
 
-    def __init__(self, delivery: Delivery, folder: Path, files: set[str]) -> None:
+    def __init__(self, delivery: Delivery, folder: Path, files: set[str], clock: SharedClock) -> None:
         self._delivery = delivery
         self._path = folder / "taskguard.db"
         self._files = files
-        self._clock = SharedClock()
+        self._clock = clock
+        self._id = uuid4().hex
 
     def die_at(self, last: int) -> _End:
         """How the first delivery ended; at step *last*, unless that is 0."""
@@ -109,7 +112,7 @@ class _Try:
     def _deliver(self, steps: Steps, files: set[str]) -> int:
         store: Any = SteppingStore(SQLiteStore(self._path, clock=self._clock), steps)
         with steps.tracing(files), suppress(TooManyStartsError):  # that is for the check to judge
-            self._delivery.run(store, JOB)
+            self._delivery.run(store, self._id)
         return steps.count
 
 

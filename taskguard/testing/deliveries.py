@@ -29,8 +29,17 @@ def delivery_of(job: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Deli
     if guarded is None:
         raise ConfigurationError(f"{job!r} is neither a guarded task nor a function")
     if hasattr(job, "apply"):
+        _warm(job)
         return Delivery(lambda store, job_id: _by_celery(job, store, job_id, args, kwargs), _file_of(job.run))
     return Delivery(lambda store, job_id: _by_rq(guarded, store, job_id, args, kwargs), _file_of(guarded.function))
+
+
+def _warm(task: Any) -> None:
+    """Load what every child would load anew, and slowly, as it is traced."""
+    import celery.app.trace
+
+    task.app.finalize()
+    _ = task.backend, celery.app.trace
 
 
 def _by_celery(task: Any, store: Store, job_id: str, args: Any, kwargs: Any) -> None:
