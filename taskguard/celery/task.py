@@ -18,7 +18,7 @@ from celery.utils.imports import symbol_by_name
 from taskguard.calls import CallInfo
 from taskguard.celery.app import install
 from taskguard.celery.guarding import POLICY_OPTIONS, TaskGuard, checked, is_installed
-from taskguard.celery.headers import IDEMPOTENCY_KEY
+from taskguard.celery.headers import IDEMPOTENCY_KEY, Headers
 from taskguard.celery.items import Item, map_in_hand
 from taskguard.celery.result import handle
 from taskguard.celery.run import ENDED, Run, running
@@ -91,7 +91,7 @@ class GuardedTask(Task):  # type: ignore[misc]
         key = self.name
         with suppress(TypeError):  # arguments that do not fit: the body says so itself
             key = self.taskguard.keys(args, kwargs)
-        with lone_fence(key, owner, (self.request.headers or {}).get(IDEMPOTENCY_KEY, "")):
+        with lone_fence(key, owner, Headers.of(self.request.headers, owner).idempotency_key):
             return body(*args, **kwargs)
 
     def _call_body(self, *args: Any, **kwargs: Any) -> Any:

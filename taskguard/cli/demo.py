@@ -22,6 +22,8 @@ def command(fast: bool, as_json: bool) -> None:
         from taskguard.demo import pace
         from taskguard.demo.play import play
     except ModuleNotFoundError as error:
+        if (error.name or "").startswith("taskguard"):
+            raise
         raise click.ClickException(
             f"the demo needs the package {error.name}: pip install 'celery-taskguard[demo]'"
         ) from error

@@ -116,8 +116,9 @@ class Play:
         self._stage.breathe()
         self._bank_answers(order)
         self._effect(order)
-        higher = "higher" if second.token > first.token else "NOT HIGHER"
-        self._screen.say(f"charged {waited:.1f} s after the kill, by a {higher} token", good=second.token > first.token)
+        is_higher = second.token > first.token
+        words = f"taken over {waited:.1f} s after the kill, by a {'' if is_higher else 'NOT '}higher token, and charged"
+        self._screen.say(words, good=is_higher)
         self._expect("2  a worker killed", order)
         self._start(first.worker)
         self._stage.breathe()

@@ -87,7 +87,10 @@ class Lines:
         self._console.print()
         self._console.print(table)
         self._console.print()
-        verdict = "every guarded effect happened once" if score.is_right else "THIS IS WRONG"
+        right = "every guarded effect happened once; the unguarded account was charged twice"
+        verdict = (
+            right if score.is_right else "this is wrong: guarded effects are lost or doubled, or nothing was shown"
+        )
         self._console.print(Text(verdict, "bold green" if score.is_right else "bold red"))
 
     def _line(self, text: Text, *, first: bool = True) -> None:

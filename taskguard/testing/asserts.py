@@ -28,12 +28,8 @@ def assert_skipped(handle: Any, *, by: Any = None) -> None:
 
 def _refused_by(handle: Any) -> str | None:
     """Of an eager call, which cannot wait: whose twin it was told to be."""
-    error = getattr(handle, "result", None) if getattr(handle, "is_eager", False) or _is_eager(handle) else None
+    error = getattr(handle, "_result", None)  # of Celery's EagerResult; `result` would ask the backend of any other
     return error.owner if isinstance(error, DuplicateTaskError) else None
-
-
-def _is_eager(handle: Any) -> bool:
-    return type(handle).__name__ == "EagerResult"
 
 
 def assert_ran_once(what: Any, *args: Any, **kwargs: Any) -> None:

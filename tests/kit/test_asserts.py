@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import redis
+from rq import SimpleWorker
 
 from taskguard import ConfigurationError, DuplicateTaskError, Guard
+from taskguard.rq import GuardedQueue
 from taskguard.testing import WatchedStore, assert_ran_once, assert_skipped, on_store
 from taskguard.testing.contract import ask
 from tests.kit import bank
@@ -79,6 +82,18 @@ def test_a_guard_and_its_clock(taskguard_guard, taskguard_clock):
     taskguard_guard.run("invoice", lambda: runs.append(1), keep_for=60)
 
     assert len(runs) == 2
+
+
+def test_an_rq_function_is_guarded_in_memory(redis_server, taskguard_in_memory, taskguard_store):
+    taskguard_in_memory(bank.ship)
+    with redis.Redis.from_url(redis_server.url) as connection:
+        queue = GuardedQueue("in-memory", connection=connection)
+        first, second = queue.enqueue(bank.ship, ORDER), queue.enqueue(bank.ship, ORDER)
+        assert_skipped(second, by=first)
+        SimpleWorker([queue], connection=connection).work(burst=True, logging_level="ERROR")
+
+    assert_ran_once(bank.ship, ORDER)
+    assert taskguard_store.ends == {taskguard_store.runs[0].attempt: "succeeded"}
 
 
 def test_an_idempotency_key_names_the_call(eager):

@@ -6,12 +6,14 @@ import logging
 import os
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 import redis
 from rq import Queue, SimpleWorker
 
 from taskguard import ConfigurationError, Guard, switch
+from taskguard.celery.headers import IDEMPOTENCY_KEY
 from taskguard.rq import GuardedQueue, GuardedSimpleWorker
 from taskguard.testing import unguarded
 from tests.kit import bank
@@ -53,11 +55,11 @@ def test_a_map_is_not_guarded_either():
 
 @pytest.mark.usefixtures("taskguard_off")
 def test_an_idempotency_key_reaches_the_body_all_the_same():
-    bank.right.apply((ORDER,), headers={"taskguard_idempotency_key": "mine"}).get()
-    with bank.connect() as connection:
+    bank.right.apply((ORDER,), headers={IDEMPOTENCY_KEY: "mine"}).get()
+    with closing(bank.connect()) as connection:
         (seen,) = connection.execute("SELECT id FROM seen").fetchone()
 
-    assert seen
+    assert seen == "mine"
 
 
 @pytest.mark.parametrize("worker_class", [SimpleWorker, GuardedSimpleWorker])

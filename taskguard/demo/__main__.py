@@ -1,3 +1,0 @@
-from taskguard.cli.demo import command
-
-command(prog_name="taskguard demo")
