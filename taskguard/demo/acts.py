@@ -52,7 +52,8 @@ class Play:
 
     def _begun(self, order: str, n: int = 1) -> Line:
         """The *n*th body of that order, once it has begun."""
-        lines = self._stage.wait_until(lambda: self._ledger.story("begin", order)[n - 1 :], f"{order} to begin")
+        what = f"{order} to begin" if n == 1 else f"the lease of {order} to run out, and its message to come again"
+        lines = self._stage.wait_until(lambda: self._ledger.story("begin", order)[n - 1 :], what)
         return lines[0]
 
     def _bank_answers(self, order: str) -> None:

@@ -9,7 +9,7 @@ from taskguard.rq import singleton_task
 QUEUE = "parcels"
 
 
-@singleton_task(key="order", on_done="reuse_success", keep_for=3600)
+@singleton_task(key="order", on_done="reuse_success", keep_for=3600, lease=scene.pace().lease)
 def ship(order: str, fence: Fence) -> int:
     ledger = scene.ledger()
     ledger.tell("begin", order, fence.token)

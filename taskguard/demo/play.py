@@ -6,7 +6,6 @@ import signal
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from importlib.util import find_spec
-from typing import Any
 
 from rich.console import Console
 
@@ -57,16 +56,22 @@ def _holders(stage: Stage) -> Callable[[], list[Holder]]:
 
     def look() -> list[Holder]:
         from taskguard.demo.app import charge, charge_fenced
+        from taskguard.demo.jobs import ship
 
+        store = charge.taskguard.guarding.guard.store  # RQ's too: it is the same server
+        keys = {
+            "order-1": charge.taskguard.key("order-1"),
+            "parcel-1": ship.taskguard.key("parcel-1"),
+            "order-2": charge.taskguard.key("order-2"),
+            "order-3": charge_fenced.taskguard.key("order-3"),
+        }
         with suppress(StoreError):  # the view is not the demo: it shows what it knew
             workers = stage.ledger.workers()
-            tasks: list[tuple[str, Any]] = [("order-1", charge), ("order-2", charge), ("order-3", charge_fenced)]
-            for order, task in tasks:
-                entry = task.taskguard.get(order)
+            for what, key in keys.items():
+                entry = store.get(key)
                 if entry is not None:
-                    worker = workers.get(entry.token, "")
-                    lease = stage.pace.lease
-                    known[order] = Holder(order, entry.state, worker, entry.token, entry.remaining, lease)
+                    worker, lease = workers.get(entry.token, ""), stage.pace.lease
+                    known[what] = Holder(what, entry.state, worker, entry.token, entry.remaining, lease)
         return list(known.values())
 
     return look

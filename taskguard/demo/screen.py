@@ -82,7 +82,7 @@ class Lines:
             style = "bold" if is_total else "red" if wrong else "" if row.is_guarded else "dim"
             numbers = (row.expected, row.found, row.lost, row.doubled)
             if is_total:
-                table.add_row(style="dim", *["─" * width for width in (29, 8, 5, 4, 7)])
+                table.add_row(*["─" * width for width in (29, 8, 5, 4, 7)], style="dim")
             table.add_row(row.act, *map(str, numbers), style=style)
         self._console.print()
         self._console.print(table)
@@ -118,7 +118,8 @@ class Terminal(Lines):
         self._done, self._total = done, total
 
     def _view(self) -> RenderableType:
-        return Group(Text(), Rule(style="dim"), self._activity(), self._table())
+        holders = self._holders()
+        return Group(Text(), Rule(style="dim"), self._activity(), self._table(holders) if holders else Text())
 
     def _activity(self) -> RenderableType:
         grid = Table.grid(padding=(0, 2))
@@ -128,11 +129,11 @@ class Terminal(Lines):
         awaited = self._awaited()
         return Text(f"  waiting for {awaited}" if awaited else " ", "dim")
 
-    def _table(self) -> Table:
+    def _table(self, holders: list[Holder]) -> Table:
         table = Table(box=None, padding=(0, 2), header_style="dim", width=WIDTH)
         for name, width in (("key", 9), ("state", 8), ("by", 9), ("token", 17), ("lease", 20)):
             table.add_column(name, width=width, no_wrap=True)
-        for holder in self._holders():
+        for holder in holders:
             style = {"running": "yellow", "done": "green"}.get(holder.state, "dim")
             table.add_row(
                 holder.what, Text(holder.state, style), holder.worker, str(holder.token or ""), _lease(holder)
