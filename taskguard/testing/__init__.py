@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from taskguard.testing.asserts import assert_ran_once, assert_skipped
     from taskguard.testing.clock import FakeClock
     from taskguard.testing.contract import StoreContract
-    from taskguard.testing.crashes import assert_survives_crashes
+    from taskguard.testing.crashes import assert_survives_crashes, assert_survives_pauses
     from taskguard.testing.swap import on_store
     from taskguard.testing.watched import WatchedStore
 
@@ -22,6 +22,7 @@ __all__ = [
     "assert_ran_once",
     "assert_skipped",
     "assert_survives_crashes",
+    "assert_survives_pauses",
     "on_store",
     "unguarded",
 ]
@@ -33,6 +34,7 @@ _HOME = {
     "assert_ran_once": "taskguard.testing.asserts",
     "assert_skipped": "taskguard.testing.asserts",
     "assert_survives_crashes": "taskguard.testing.crashes",
+    "assert_survives_pauses": "taskguard.testing.crashes",
     "on_store": "taskguard.testing.swap",
     "unguarded": "taskguard.switch",
 }

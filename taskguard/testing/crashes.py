@@ -1,39 +1,36 @@
-"""A job that dies at every step, and is taken over: what a crash can do to it is tried, not argued.
+"""A job that dies, or falls asleep, at every step, and is taken over: what can happen to it is tried, not argued.
 
 The job runs in a forked process that kills itself at step 1, then in another one that does so at step 2, and so on:
-before and after each verb that the store is asked, and before each line of the task's own file. Each time the lease
-runs out, the queue delivers the job again, and your check says whether all is well.
+before and after each question to the store, and before each line of the task's own file. Each time its lease runs out,
+the queue delivers it again, and your check says whether all is well. Or it is stopped there, and goes on when another
+run has replaced it.
 """
 
 from __future__ import annotations
 
-import linecache
 import os
 import signal
-import sys
 import tempfile
-import threading
-import traceback
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, ModuleType
-from typing import Any, NoReturn
+from types import ModuleType
+from typing import Any
 from uuid import uuid4
 
 from taskguard.errors import ConfigurationError, TooManyStartsError
-from taskguard.store import Store
+from taskguard.store import Entry
 from taskguard.stores.sqlite import SQLiteStore
+from taskguard.testing.children import Child, End
 from taskguard.testing.clock import SharedClock
 from taskguard.testing.deliveries import Delivery, delivery_of
+from taskguard.testing.steps import SteppingStore, Steps
 
 AT_MOST = 500
+BEHIND_THE_SLEEPER = 0.5
+"""So long a run that has the key may wait for what a stopped one has locked; then that one is woken."""
 _FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108
 """A process that is killed loses nothing that it gave to the kernel: a file in memory will do, and takes less time."""
-_VERBS = ("claim", "requeue", "mark", "complete", "release")
-"""Not `renew`: when that is asked depends on how fast the machine is."""
 
 
 def assert_survives_crashes(
@@ -55,36 +52,69 @@ def assert_survives_crashes(
 
     The processes are forks of this one: the job has to open its own connections.
     """
+    delivery, files = _read(job, args, kwargs, inside)
+    return _every_step(lambda life, step: life.die_at(step), delivery, files, check, before, at_most)
+
+
+def assert_survives_pauses(
+    job: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    check: Callable[[], object],
+    before: Callable[[], object] | None = None,
+    inside: Sequence[ModuleType] = (),
+    at_most: int = AT_MOST,
+) -> int:
+    """Stop the job at each step past its lease, have it replaced, let it go on, and call *check*.
+
+    What it raises when it wakes is its own affair. The rest is as for `assert_survives_crashes`.
+    """
+    delivery, files = _read(job, args, kwargs, inside)
+    return _every_step(lambda life, step: life.sleep_at(step), delivery, files, check, before, at_most)
+
+
+def _read(job: Any, args: Any, kwargs: Any, inside: Sequence[ModuleType]) -> tuple[Delivery, set[str]]:
     if not hasattr(os, "fork"):
         raise ConfigurationError("a crash is tried in a forked process, and this system has no fork")
     delivery = delivery_of(job, tuple(args), dict(kwargs or {}))
-    files = {delivery.file, *(str(module.__file__) for module in inside)}
-    failures: list[str] = []
-    clock = SharedClock()  # of all tries: what a resource remembers of one is not ahead of the next
+    return delivery, {delivery.file, *(str(module.__file__) for module in inside)}
 
-    def attempt(last: int) -> int:
+
+def _every_step(
+    live: Callable[[_Life, int], End],
+    delivery: Delivery,
+    files: set[str],
+    check: Callable[[], object],
+    before: Callable[[], object] | None,
+    at_most: int,
+) -> int:
+    failures: list[str] = []
+    clock = SharedClock()  # of all lives: what a resource remembers of one is not ahead of the next
+
+    def attempt(step: int) -> int:
         if before is not None:
             before()
         with tempfile.TemporaryDirectory(prefix="taskguard-crash-", dir=_FOLDER) as folder:
-            end = _Try(delivery, Path(folder), files, clock).die_at(last)
+            end = live(_Life(delivery, Path(folder), files, clock), step)
         try:
             check()
         except Exception as error:
-            failures.append(f"  {end.died or 'without a crash'}: {type(error).__name__}: {error}")
+            failures.append(f"  {end.at or 'undisturbed'}: {type(error).__name__}: {error}")
         return end.steps
 
     steps = attempt(0)
     if steps > at_most:
         raise AssertionError(f"there are {steps} steps, more than {at_most}; make the work smaller, or raise at_most=")
-    for last in range(1, steps + 1):
-        attempt(last)
+    for step in range(1, steps + 1):
+        attempt(step)
     if failures:
         raise AssertionError(f"{len(failures)} of {steps + 1} runs end wrong:\n" + "\n".join(failures))
     return steps
 
 
-class _Try:
-    """One life of the job: it dies, or ends, and is delivered again."""
+class _Life:
+    """One life of the job: delivered, disturbed at one step or at none, and delivered again."""
 
     def __init__(self, delivery: Delivery, folder: Path, files: set[str], clock: SharedClock) -> None:
         self._delivery = delivery
@@ -93,136 +123,56 @@ class _Try:
         self._clock = clock
         self._id = uuid4().hex
 
-    def die_at(self, last: int) -> _End:
-        """How the first delivery ended; at step *last*, unless that is 0."""
-        first = _in_child(lambda die: self._deliver(Steps(last, die), self._files))
-        if first.problem:
-            raise AssertionError(f"the job fails by itself, without a crash:\n{first.problem}")
+    def die_at(self, step: int) -> End:
+        first = self._deliver(step, signal.SIGKILL).end()
+        _complain("fails by itself", first)
         self._let_the_lease_run_out()
-        second = _in_child(lambda die: self._deliver(Steps(0, die), set()))
-        if second.problem:
-            raise AssertionError(f"it died {first.died}, and fails when it is delivered again:\n{second.problem}")
+        _complain(f"died {first.at}, and fails when it is delivered again", self._deliver().end())
         return first
 
+    def sleep_at(self, step: int) -> End:
+        sleeper = self._deliver(step, signal.SIGSTOP)
+        if not sleeper.wait_until_stopped():
+            first = sleeper.end()
+            _complain("fails by itself", first)
+            return first
+        self._let_the_lease_run_out()
+        tokens = self._tokens()
+        second = self._deliver()
+        while not second.is_over_within(0.05) and self._tokens() == tokens:
+            pass  # it will ask for the key, whatever the sleeper has locked
+        second.is_over_within(BEHIND_THE_SLEEPER)
+        sleeper.go_on()
+        first = sleeper.end()
+        if second.end().problem:  # it may have found no way past what the sleeper had locked: the queue tries again
+            self._let_the_lease_run_out()
+            _complain(f"was stopped {first.at}, and fails when it is delivered again", self._deliver().end())
+        return first
+
+    def _deliver(self, step: int | None = None, number: signal.Signals = signal.SIGKILL) -> Child:
+        files = self._files if step is not None else set()  # nobody counts the steps of the others
+
+        def work(disturb: Callable[[str], None]) -> int:
+            steps = Steps(step or 0, disturb)
+            store: Any = SteppingStore(SQLiteStore(self._path, clock=self._clock), steps)
+            with steps.tracing(files), suppress(TooManyStartsError):  # that is for the check to judge
+                self._delivery.run(store, self._id)
+            return steps.count
+
+        return Child(work, number)
+
     def _let_the_lease_run_out(self) -> None:
-        with closing(SQLiteStore(self._path, clock=self._clock)) as store:
-            held = [entry.remaining for entry in store.scan() if entry.state == "running"]
+        held = [entry.remaining for entry in self._entries() if entry.state == "running"]
         self._clock.advance(max(held, default=0) + 1)
 
-    def _deliver(self, steps: Steps, files: set[str]) -> int:
-        store: Any = SteppingStore(SQLiteStore(self._path, clock=self._clock), steps)
-        with steps.tracing(files), suppress(TooManyStartsError):  # that is for the check to judge
-            self._delivery.run(store, self._id)
-        return steps.count
+    def _tokens(self) -> list[int]:
+        return [entry.token for entry in self._entries()]
+
+    def _entries(self) -> list[Entry]:
+        with closing(SQLiteStore(self._path, clock=self._clock)) as store:
+            return list(store.scan())
 
 
-class Steps:
-    """Counts the steps of the thread that made it, and dies at one of them; at none if that is 0."""
-
-    def __init__(self, last: int, die: Callable[[str], NoReturn]) -> None:
-        self._last = last
-        self._die = die
-        self.count = 0
-        self._thread = threading.get_ident()
-        self._files: set[str] = set()
-
-    def step(self, where: str) -> None:
-        if threading.get_ident() == self._thread:
-            self.count += 1
-            if self.count == self._last:
-                self._die(where)
-
-    def tracing(self, files: set[str]) -> Steps:
-        self._files = files
-        return self
-
-    def __enter__(self) -> None:
-        if self._files:
-            sys.settrace(self._enter)
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-
-    def _enter(self, frame: FrameType, event: str, arg: object) -> Any:
-        return self._line if frame.f_code.co_filename in self._files else None
-
-    def _line(self, frame: FrameType, event: str, arg: object) -> Any:
-        code = frame.f_code
-        if event == "line":
-            text = linecache.getline(code.co_filename, frame.f_lineno).strip()
-            self.step(f"before line {frame.f_lineno} of {Path(code.co_filename).name}: {text}")
-        elif event == "return":
-            self.step(f"at the end of {code.co_name}")
-        return self._line
-
-
-class SteppingStore:
-    """A store of which each verb is two steps: before it is asked, and after it has answered."""
-
-    def __init__(self, store: Store, steps: Steps) -> None:
-        self._store = store
-        self._steps = steps
-
-    def __getattr__(self, name: str) -> Any:
-        verb = getattr(self._store, name)
-        if name not in _VERBS:
-            return verb
-
-        def stepping(*args: Any, **kwargs: Any) -> Any:
-            self._steps.step(f"before {name}")
-            answer = verb(*args, **kwargs)
-            self._steps.step(f"after {name}")
-            return answer
-
-        return stepping
-
-
-# -- processes ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    """How a child ended: where it died by its own hand, or what it raised; or after so many steps."""
-
-    died: str | None = None
-    steps: int = 0
-    problem: str = ""
-
-
-_Work = Callable[[Callable[[str], NoReturn]], int]
-
-
-def _in_child(work: _Work) -> _End:
-    reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: the guard's own are fit for a fork
-        pid = os.fork()
-    if pid == 0:
-        os.close(reader)
-        _be_child(work, writer)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        said = pipe.read().decode()
-    os.waitpid(pid, 0)
-    kind, _, text = said.partition("\n")
-    if kind == "died":
-        return _End(died=text)
-    if kind == "ended":
-        return _End(steps=int(text))
-    return _End(problem=text or "its process ended, and said nothing")
-
-
-def _be_child(work: _Work, writer: int) -> NoReturn:
-    def die(where: str) -> NoReturn:
-        sys.settrace(None)
-        os.write(writer, f"died\n{where}".encode())
-        os.kill(os.getpid(), signal.SIGKILL)
-        raise AssertionError("a process that was killed goes on")
-
-    try:
-        said = f"ended\n{work(die)}"
-    except BaseException:
-        sys.settrace(None)
-        said = f"raised\n{traceback.format_exc()}"
-    os.write(writer, said.encode())
-    os._exit(0)
+def _complain(what: str, end: End) -> None:
+    if end.problem:
+        raise AssertionError(f"the job {what}:\n{end.problem}")

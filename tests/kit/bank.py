@@ -65,6 +65,23 @@ def right(self, order: str, fence: Fence) -> str:
     return "charged"
 
 
+@singleton_task(app, shared=False)
+def fenced(order: str, fence: Fence) -> str:
+    """Refused where another run has replaced this one; but a second run after a crash is no stale one."""
+    with closing(connect()) as connection, connection:
+        fence.protect(connection)
+        connection.execute("INSERT INTO charge VALUES (?, 'a run')", (order,))
+    return "charged"
+
+
+@singleton_task(app, shared=False)
+def remembered(order: str, fence: Fence) -> str:
+    with closing(connect()) as connection, connection:
+        if fence.once(connection):
+            connection.execute("INSERT INTO charge VALUES (?, 'a run')", (order,))
+    return "charged"
+
+
 @singleton_task(app, shared=False, max_starts=1)
 def at_most_once(order: str) -> str:
     charge(order)

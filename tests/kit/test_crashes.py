@@ -7,7 +7,7 @@ import os
 import pytest
 
 from taskguard import ConfigurationError
-from taskguard.testing import assert_survives_crashes
+from taskguard.testing import assert_survives_crashes, assert_survives_pauses
 from tests.kit import bank
 
 ORDER = ("order-1",)
@@ -48,6 +48,25 @@ def test_a_job_that_may_start_once_is_not_taken_over():
 def test_a_job_that_fails_by_itself_is_told_apart():
     with pytest.raises(AssertionError, match="fails by itself(.|\n)*ValueError: order-1"):
         assert_survives_crashes(bank.broken, ORDER, check=bank.check, before=bank.reset)
+
+
+def test_a_job_that_remembers_its_effect_survives_crashes_and_pauses():
+    assert_survives_crashes(bank.remembered, ORDER, check=bank.check, before=bank.reset)
+    assert_survives_pauses(bank.remembered, ORDER, check=bank.check, before=bank.reset)
+
+
+def test_a_job_that_sleeps_and_writes_behind_its_successor_is_caught():
+    with pytest.raises(AssertionError, match="after claim: AssertionError: charged 2 times"):
+        assert_survives_pauses(bank.wrong, ORDER, check=bank.check, before=bank.reset)
+
+
+def test_a_fence_alone_stops_the_sleeper_and_not_the_second_run_of_one_that_had_written():
+    with pytest.raises(AssertionError) as caught:
+        assert_survives_pauses(bank.fenced, ORDER, check=bank.check, before=bank.reset)
+
+    words = str(caught.value)
+    assert "before complete: AssertionError: charged 2 times" in words
+    assert "after claim" not in words and "fence.protect" not in words
 
 
 def test_this_process_is_left_as_it_was():
