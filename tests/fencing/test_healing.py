@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from uuid import uuid4
 
 
 import pytest
@@ -38,12 +39,13 @@ def test_work_is_begun_again_under_a_token_that_the_resource_takes(plain: Client
 
 
 def test_a_block_fails_once_and_whoever_holds_the_key_next_has_a_higher_token(plain: Client, redis_server: RedisServer):
-    raise_mark(plain, "healed block")
+    key = uuid4().hex
+    raise_mark(plain, key)
     first, elsewhere = Guard(redis_server.url), Guard(redis_server.url)
-    with pytest.raises(StaleFenceError) as refused, first.hold("healed block") as fence, plain.transaction() as tx:
+    with pytest.raises(StaleFenceError) as refused, first.hold(key) as fence, plain.transaction() as tx:
         fence.protect(tx)
     assert refused.value.mark == AHEAD
-    with elsewhere.hold("healed block") as fence, plain.transaction() as tx:
+    with elsewhere.hold(key) as fence, plain.transaction() as tx:
         fence.protect(tx)
         assert fence.token > AHEAD
 
