@@ -12,6 +12,8 @@ from taskguard.errors import ConfigurationError, StoreError, TaskguardError
 
 COMMANDS: dict[str, str] = {
     # command: the module that has it as `command`
+    "migrate": "taskguard.cli.migrate",
+    "purge": "taskguard.cli.purge",
 }
 
 USAGE, STORE, FAILED = 2, 3, 1

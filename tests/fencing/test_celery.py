@@ -49,7 +49,9 @@ def test_a_child_that_is_killed_between_statements_and_a_token_that_is_refused(
 
 
 @needs_quick_redelivery
-def test_a_worker_that_was_replaced_is_refused_and_its_job_is_not_failed(make_scene: Any, url_of: Any, open_client: Any):
+def test_a_worker_that_was_replaced_is_refused_and_its_job_is_not_failed(
+    make_scene: Any, url_of: Any, open_client: Any
+):
     scene = make_scene(conf=QUICK_REDELIVERY)
     url = url_of("postgresql")
     paused = scene.fleet.start_worker(concurrency=1)

@@ -1,10 +1,9 @@
-"""A resource that has seen a higher token than the store knows of: the store lost its data, and the next token heals."""
+"""A resource that has seen a higher token than the store knows of: the store lost its data, the next token heals."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from uuid import uuid4
-
 
 import pytest
 
@@ -81,7 +80,7 @@ def test_a_mark_that_is_no_token_cannot_be_healed_and_says_so(plain: Client, gua
 
 
 def test_a_resource_of_two_keys_is_written_by_each_in_turn(plain: Client, guard: Guard):
-    """Tokens of two keys come in the order in which they were granted: the older one is begun again, and gets through."""
+    """Tokens of two keys come in the order in which they were granted: the older one is begun again."""
     done = []
 
     def older(fence: Fence) -> None:
@@ -94,5 +93,3 @@ def test_a_resource_of_two_keys_is_written_by_each_in_turn(plain: Client, guard:
 
     guard.run("older", older, keep_for=60)
     assert len(done) == 2
-
-
