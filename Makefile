@@ -83,6 +83,7 @@ bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/locks.py
 	$(BIN)/python benchmarks/celery_tasks.py
 	$(BIN)/python benchmarks/rq_jobs.py
+	$(BIN)/python benchmarks/effects.py
 
 clean:
 	rm -rf $(VENV) $(OLDEST) $(NEWEST) .pytest_cache .mypy_cache .ruff_cache dist

@@ -295,7 +295,7 @@ class Guard:
     def _raise_tokens(self, key: str, floor: int, policy: Policy) -> None:
         """A resource has seen the token *floor*, and this store, which lost its data, knows of none so high.
 
-        The next one who claims the key, wherever, gets a higher one. Somebody who has it already is told by the resource.
+        The next one who claims the key, wherever, gets a higher one. Whoever has it already is told by the resource.
         """
         if not floor:
             return

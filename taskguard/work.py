@@ -77,7 +77,7 @@ class Work:
         make_current(tuple(fence for fence in current_fences() if fence is not self.fence))
 
     def is_own_loss(self, error: BaseException) -> bool:
-        """Whether *error* says that this very claim was lost, or refused as stale, and not another one within its body."""
+        """Whether *error* says that this very claim was lost, or is stale, and not another one within its body."""
         if not isinstance(error, (LeaseLostError, StaleFenceError)):
             return False
         return error.token == self.lease.token and error.key == self.lease.key

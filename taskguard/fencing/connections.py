@@ -24,7 +24,7 @@ _IN_TRANSACTION = 1
 
 class Outcome(NamedTuple):
     rows: Sequence[Sequence[Any]]
-    count: int
+    changed: int
     last_id: int
 
 
@@ -45,7 +45,8 @@ def connected(connection: Any) -> Connected:
     kind = _kind_of(connection.__class__)  # not type(): tracers wrap connections, and show the class of what they wrap
     if kind is None:
         _refuse(connection)
-    return kind(connection)
+    database: Connected = kind(connection)
+    return database
 
 
 @lru_cache(maxsize=64)
@@ -188,7 +189,9 @@ class _MySQLdb(_MySQL):
 class _Django:
     def __init__(self, connection: Any) -> None:
         if connection.vendor not in ("postgresql", "mysql", "sqlite"):
-            raise ConfigurationError(f"a fence knows no {connection.vendor}; it knows PostgreSQL, MariaDB, MySQL, SQLite")
+            raise ConfigurationError(
+                f"a fence knows no {connection.vendor}; it knows PostgreSQL, MariaDB, MySQL, SQLite"
+            )
         self._connection = connection
         self.dialect: Dialect = connection.vendor
 
@@ -230,8 +233,8 @@ class _SQLAlchemy:
         text = _text(sql)
         result = self._connection.execute(text, {name: parameters[name] for name in rendered(sql, "?")[1]})
         if result.returns_rows:
-            count = result.rowcount
-            return Outcome(result.fetchall(), count, 0)
+            changed = result.rowcount
+            return Outcome(result.fetchall(), changed, 0)
         return Outcome((), result.rowcount, result.lastrowid or 0 if self.dialect == "mysql" else 0)
 
 

@@ -80,7 +80,7 @@ def _update(
     if database.dialect != "sqlite":
         question += " FOR UPDATE"  # the rows as they are now, not as this transaction first saw them
     for _ in range(_TRIES):
-        changed = database.run(sql, bound).count
+        changed = database.run(sql, bound).changed
         if changed == rows:
             return
         if changed > rows:

@@ -165,9 +165,7 @@ class Run:
         given = self.note.idempotency_key
         # Another function may be called with the same key of the caller's: its effects are others.
         effect = self.key if given else by_key
-        answer = self.guard.begin(
-            claim, self.policy, idempotency_key=given or by_key, effect_key=effect, tell=tell
-        )
+        answer = self.guard.begin(claim, self.policy, idempotency_key=given or by_key, effect_key=effect, tell=tell)
         if given and not isinstance(answer, Work) and answer.payload and self.note.payload != answer.payload:
             raise PayloadMismatchError(answer.key, shown(answer.owner))
         return answer

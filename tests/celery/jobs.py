@@ -56,6 +56,9 @@ def make_jobs(app: Celery, *, enforce: bool) -> dict[str, Any]:
         "auto": make(
             "auto", autoretry_for=(TroubleError,), max_retries=1, default_retry_delay=0, retry_kwargs={"countdown": 0}
         ),
+        "retried": make(
+            "retried", autoretry_for=(Exception,), max_retries=1, default_retry_delay=0, retry_kwargs={"countdown": 0}
+        ),
         "waits": make("waits", on_conflict="wait"),
         "impatient": make("impatient", on_conflict="wait", wait_up_to=1),
         "more": make("more", on_conflict="run_once_more"),
@@ -135,6 +138,8 @@ def _do(task: Any, then: str, key: str, value: Any) -> Any:
         return task.replace(task.app.tasks["job"].s(f"{key}-other", value="another"))
     if then == "move money":
         return mover.move_and_die_once(value, died=_noted(task, "died"), dying=lambda: bodies.note("died"))
+    if then == "protect":
+        return mover.protect(*value)
     if then == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if then == "die once" and not _noted(task, "died"):

@@ -62,6 +62,20 @@ def move_and_die_once(url_and_boundary: list[str], *, died: bool, dying: Callabl
     return move(fence, url, boundary)
 
 
+def protect(url: str, resource: str) -> int:
+    """For the body of a queue's job: one protected transaction."""
+    fence = current_fence()
+    assert fence is not None
+    client = connect(url)
+    try:
+        with client.transaction() as tx:
+            fence.protect(tx, resource)
+            client.execute("UPDATE account SET cents = ? WHERE id = 'one'", fence.token)
+    finally:
+        client.close()
+    return fence.token
+
+
 def books(client: Client) -> dict[str, Any]:
     """What there is to be found, if the money was moved exactly once or not at all."""
     with client.transaction():

@@ -57,7 +57,8 @@ def persistently(client: Client, act: Callable[[Any], Any]) -> Any:
             with client.transaction() as tx:
                 return act(tx)
         except DRIVER_S as error:
-            assert not isinstance(error, pymysql.err.OperationalError) or error.args[0] in TRY_AGAIN
+            if isinstance(error, pymysql.err.OperationalError) and error.args[0] not in TRY_AGAIN:
+                raise
     raise AssertionError("it never came to an end")
 
 

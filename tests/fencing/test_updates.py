@@ -120,7 +120,10 @@ class TestSQLAlchemy:
             with pytest.raises(VersionConflictError), client.transaction() as tx:
                 versioned_update(tx, statement, version=token - 7)
         nobody = update(model.__table__).where(model.__table__.c.id == "three").values(cents=1)
-        for change in (lambda tx: fenced_update(fence_of(9), tx, nobody), lambda tx: versioned_update(tx, nobody, version=1)):
+        for change in (
+            lambda tx: fenced_update(fence_of(9), tx, nobody),
+            lambda tx: versioned_update(tx, nobody, version=1),
+        ):
             with pytest.raises(RowCountError, match="no such row"), client.transaction() as tx:
                 change(tx)
         assert account(client) == (980, 8, 2)

@@ -48,6 +48,8 @@ def _do(then: str, key: str, value: Any) -> Any:
     if then == "move money":
         died = bodies.noted("died", job_id=job.id)
         return mover.move_and_die_once(value, died=died, dying=lambda: bodies.note("died"))
+    if then == "protect":
+        return mover.protect(*value)
     if then == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if then == "die once" and not bodies.noted("died", job_id=job.id):

@@ -1,4 +1,4 @@
-"""Real servers for tests: Redis, Valkey, PostgreSQL, PgBouncer, MariaDB, RabbitMQ; a proxy breaks the network to them."""
+"""Real servers for tests: Redis, Valkey, PostgreSQL, PgBouncer, MariaDB, RabbitMQ; a proxy breaks the network."""
 
 from __future__ import annotations
 

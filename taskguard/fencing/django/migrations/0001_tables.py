@@ -22,5 +22,6 @@ def _run(editor: Any, what: str) -> None:
 
 
 class Migration(migrations.Migration):  # type: ignore[misc]
-    # No models: the tables are read and written by the fence alone.
-    operations: ClassVar[list[Any]] = [migrations.RunPython(_create, _drop)]
+    # No models: the tables are read and written by the fence alone. Not atomic by itself: where tables cannot be made
+    # in a transaction Django would refuse, and where they can, the whole migration is one anyway.
+    operations: ClassVar[list[Any]] = [migrations.RunPython(_create, _drop, atomic=False)]
