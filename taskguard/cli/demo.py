@@ -29,7 +29,7 @@ def command(fast: bool, as_json: bool) -> None:
         ) from error
     try:
         score = play(pace.FAST if fast else pace.FULL, to_stderr=as_json)
-    except TimeoutError as error:
+    except (TimeoutError, ChildProcessError) as error:
         raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:
         sys.exit(130)

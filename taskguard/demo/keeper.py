@@ -47,7 +47,7 @@ def _start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
 
 def _kill(leaders: set[int]) -> bool:
     """Kill all members of these sessions, also those that are stopped; whether there were any."""
-    members = [pid for pid in members_of(leaders) if not _is_zombie(pid)]
+    members = [pid for pid in members_of(leaders) if not is_gone(pid)]
     for pid in members:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -71,7 +71,8 @@ def _all_processes() -> list[int]:
     return [int(word) for word in done.stdout.split()]
 
 
-def _is_zombie(pid: int) -> bool:
+def is_gone(pid: int) -> bool:
+    """Whether it has ended, and at most its number is still taken."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] in ("Z", "X")

@@ -16,7 +16,7 @@ from typing import TypeVar
 import redis
 
 from taskguard.demo import scene
-from taskguard.demo.keeper import members_of
+from taskguard.demo.keeper import is_gone, members_of
 from taskguard.demo.pace import Pace
 from taskguard.demo.server import command_for, find_server, free_port
 
@@ -35,6 +35,8 @@ class Child:
         self._log = log
 
     def is_ready(self) -> bool:
+        if is_gone(self.pid):
+            raise ChildProcessError(f"{self.name} has ended instead of starting\n{self.log()}")
         return any(words in self.log() for words in (" ready.", "Listening on", "beat: Starting"))
 
     def log(self) -> str:
@@ -119,7 +121,7 @@ class Stage:
 
     def start_beat(self, name: str) -> Child:
         files = ["-s", str(self.folder / name), "--pidfile", ""]
-        return self.start(name, [*_CELERY, "beat", "-S", "taskguard", *files, "--max-interval", "0.5"])
+        return self.start(name, [*_CELERY, "beat", "-S", "taskguard", "-l", "INFO", *files])
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
