@@ -19,6 +19,7 @@ ledger = scene.ledger()
 app = Celery("taskguard.demo", broker=f"{scene.url()}/0", backend=f"{scene.url()}/1")
 app.conf.update(
     task_default_queue=SHOP,
+    task_routes={"taskguard.demo.app.charge_*": {"queue": BANK}},
     worker_prefetch_multiplier=1,
     broker_connection_retry_on_startup=True,
     # Redelivery in seconds, so that the demo need not wait an hour for it. Real apps leave this alone.
@@ -49,7 +50,7 @@ def charge(order: str, fence: Fence) -> int:
     return fence.token
 
 
-@singleton_task(app, key="order", key_space="bank", lease=pace.lease, on_lost="continue", queue=BANK)
+@singleton_task(app, key="order", key_space="bank", lease=pace.lease, on_lost="continue")
 def charge_fenced(order: str, fence: Fence) -> None:
     """A charge that a replaced holder cannot make.
 
@@ -67,7 +68,7 @@ def charge_fenced(order: str, fence: Fence) -> None:
     ledger.tell("wrote", order, fence.token)
 
 
-@app.task(acks_late=True, queue=BANK)  # type: ignore[untyped-decorator]
+@app.task(acks_late=True)  # type: ignore[untyped-decorator]
 def charge_plain(order: str) -> None:
     """The same without taskguard."""
     ledger.tell("begin", order)
