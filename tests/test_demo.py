@@ -55,6 +55,16 @@ def test_the_demo_keeps_the_score():
     assert max(map(len, done.stderr.splitlines())) <= 80
 
 
+@pytest.mark.faults
+def test_without_the_guard_the_demo_finds_that_it_is_wrong():
+    environment = {**os.environ, "TASKGUARD_OFF": "1"}
+    done = subprocess.run([*DEMO, "--json"], capture_output=True, text=True, timeout=110, env=environment)
+
+    assert done.returncode == 1
+    celery, rq, *_ = json.loads(done.stdout)["acts"]
+    assert celery["found"] == 500 and rq["found"] > 1
+
+
 @pytest.mark.parametrize(
     ("number", "moment", "code"),
     [

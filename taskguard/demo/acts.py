@@ -74,7 +74,8 @@ class Play:
         self._screen.say(f"{len(handles)} calls: {len(handles) - twins} published, {twins} answered with its handle")
         self._bank_answers(order)
         results = {handle.get(timeout=60) for handle in (handles[0], handles[-1])}
-        self._screen.say(f"job ids: {len({handle.id for handle in handles})}, results: {len(results)}", good=True)
+        ids = len({handle.id for handle in handles})
+        self._screen.say(f"job ids: {ids}, results: {len(results)}", good=ids == len(results) == 1)
         self._expect("1  duplicate calls, Celery", order)
 
         parcel = "parcel-1"
@@ -87,7 +88,7 @@ class Play:
         self._bank_answers(parcel)
         self._effect(parcel)
         ids = len({job.id for job in jobs})
-        self._screen.say(f"the same with RQ: {len(jobs)} calls, job ids: {ids}, run by {line.worker}", good=True)
+        self._screen.say(f"the same with RQ: {len(jobs)} calls, job ids: {ids}, run by {line.worker}", good=ids == 1)
         self._expect("1  duplicate calls, RQ", parcel)
         self._stage.breathe()
 
