@@ -35,7 +35,8 @@ $(OLDEST)/.ready: pyproject.toml
 	$(PY_OLD) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --upgrade pip
 	$(OLDEST)/bin/python -m pip install --quiet -e . --group test --group servers \
-		'redis==5.0.0' 'psycopg[binary]==3.2.1' 'celery[redis]==5.4.0' 'kombu[redis]==5.3.7' 'rq==2.8.0'
+		'redis==5.0.0' 'psycopg[binary]==3.2.1' 'celery[redis]==5.4.0' 'kombu[redis]==5.3.7' 'rq==2.8.0' \
+		'sqlalchemy==1.4.48' 'django==4.2' 'pymysql==1.1.0' 'psycopg2-binary==2.9.9'
 	@touch $@
 
 $(NEWEST)/.ready: pyproject.toml
@@ -62,7 +63,7 @@ VERSIONS := tests/guard tests/unit tests/stores --deselect tests/stores/test_con
 	-k 'not TestRedis6 and not TestPgBouncer and not TestMemoryStore and not rabbitmq'
 
 oldest: $(OLDEST)/.ready
-	$(OLDEST)/bin/python -m pytest -q -n 2 $(VERSIONS) tests/celery tests/rq
+	$(OLDEST)/bin/python -m pytest -q -n 2 $(VERSIONS) tests/celery tests/rq tests/fencing
 
 # The queues are those of the main environment, on another Python.
 newest: $(NEWEST)/.ready

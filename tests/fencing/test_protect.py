@@ -143,9 +143,9 @@ class TestAutocommit:
         [("postgresql", "postgresql+psycopg2"), ("mariadb", "mysql+pymysql"), ("sqlite", "sqlite")],
     )
     def test_sqlalchemy(self, url_of: Any, kind: str, driver: str):
-        from tests.fencing.databases import _engine
+        from tests.fencing.databases import engine_of
 
-        engine = _engine(url_of(kind), driver)
+        engine = engine_of(url_of(kind), driver)
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             self.refused(connection)
         with engine.connect() as connection:
@@ -153,6 +153,7 @@ class TestAutocommit:
             connection.commit()
         with engine.connect() as connection, pytest.raises(StaleFenceError):
             protect(fence_of(6), connection, None)
+        engine.dispose()
 
     def test_sqlalchemy_1_4_without_begin(self, url_of: Any):
         import sqlalchemy
