@@ -68,7 +68,7 @@ oldest: $(OLDEST)/.ready
 # The queues are those of the main environment, on another Python.
 newest: $(NEWEST)/.ready
 	$(NEWEST)/bin/python -m pytest -q -n 2 $(VERSIONS) tests/celery/test_calls.py tests/celery/test_decorator.py \
-		tests/celery/test_events.py tests/rq/test_calls.py tests/rq/test_decorator.py
+		tests/celery/test_events.py tests/rq/test_calls.py tests/rq/test_decorator.py tests/fencing/test_protect.py
 
 bite: $(VENV)/.ready
 	$(BIN)/python -m pytest -q -n 2 --bite -m safety tests/safety tests/celery

@@ -235,6 +235,7 @@ def _django(url: str) -> dict[str, Any]:
     if kind == "mariadb" and not has_mysqlclient():
         import pymysql
 
+        pymysql.version_info = (2, 2, 1, "final", 0)  # that of the driver it stands for, at which Django looks
         pymysql.install_as_MySQLdb()
     engine = {"postgresql": "postgresql", "mariadb": "mysql"}[kind]
     return {

@@ -21,11 +21,11 @@ WORK = Effects("work", "job", 3600.0)
 
 def test_it_is_true_once_and_each_name_is_an_effect_of_its_own(client: Client):
     answers = []
-    for name in (None, "mail", None, "mail"):
+    for name in (None, "mail", None, "mail", "parcel"):
         with client.transaction() as tx:
             answers.append(bool(once(WORK, tx, name)))
 
-    assert answers == [True, True, False, False]
+    assert answers == [True, True, False, False, True]
 
 
 def test_an_effect_that_is_rolled_back_has_not_happened(client: Client):

@@ -53,6 +53,12 @@ def test_a_mark_is_only_raised_if_the_transaction_commits(client: Client):
         assert mark(client) == 5
 
 
+def test_a_new_resource_is_not_measured_by_the_one_before(client: Client):
+    with client.transaction() as tx:
+        for token, name in ((9, "a"), (9, "a"), (3, "b"), (3, "b"), (1, "c")):
+            protect(fence_of(token), tx, name)
+
+
 def test_resources_are_told_apart_to_the_letter(plain: Client):
     names = ["a", "A", "a ", "á", "x" * 300, "x" * 301, "\N{SNOWMAN}" * 100, "nul\0", "nul"]
     with plain.transaction() as tx:

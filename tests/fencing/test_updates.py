@@ -111,8 +111,8 @@ class TestSQLAlchemy:
 
         from taskguard.fencing.sqlalchemy import fenced_update, versioned_update
 
-        for target, token in ((model, 7), (model.__table__, 8)):
-            statement = update(target).where(model.__table__.c.id == "one").values(cents=model.__table__.c.cents - 5)
+        for target, columns, token in ((model, model, 7), (model.__table__, model.__table__.c, 8)):
+            statement = update(target).where(columns.id == "one").values(cents=columns.cents - 5)
             with client.transaction() as tx:
                 fenced_update(fence_of(token), tx, statement)
             with pytest.raises(StaleFenceError) as refused, client.transaction() as tx:
