@@ -9,6 +9,7 @@ TaskguardError
 │   └── WaitTimeoutError                   ... and still was when the waiting time was over
 ├── PayloadMismatchError                   one idempotency key, two different sets of arguments
 ├── LeaseLostError                         this holder was replaced, or can no longer be sure that it was not
+├── StaleFenceError                        the resource has seen a higher token, and refused this holder's write
 ├── TooManyStartsError                     a job whose workers died max_starts times
 ├── EarlierFailureError                    the work was done before, and failed; the failure is what was kept
 └── OutcomeNotKeptError                    the work was done before; that is known, its result is not
@@ -121,6 +122,23 @@ class LeaseLostError(TaskguardError):
                 "somebody else holds it now"
             )
         return f"{self.key}: the lease with token {self.token} is over, somebody else may hold it now"
+
+
+class StaleFenceError(TaskguardError):
+    """The resource has seen a higher token: this holder was replaced, and nothing was written."""
+
+    def __init__(self, key: str, token: int, resource: str, mark: int) -> None:
+        super().__init__(key, token, resource, mark)
+        self.key = key
+        self.token = token
+        self.resource = resource
+        self.mark = mark
+
+    def __str__(self) -> str:
+        return (
+            f"{self.key}: token {self.token} was refused by {self.resource}, which has seen token {self.mark}; "
+            "a newer holder was there, so stop and write nothing more"
+        )
 
 
 class TooManyStartsError(TaskguardError):
