@@ -1,0 +1,320 @@
+"""A service behind the middleware, in a process of its own, and real clients."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+import requests
+
+from taskguard import ConfigurationError, Guard, LeaseLostError, StaleFenceError, open_store
+from taskguard.fencing.http import FenceAuth, raise_if_stale
+from taskguard.fencing.marks import marks_in
+from taskguard.fencing.receiver import Receiver
+from tests.fencing.elsewhere_fences import fence, succession
+from tests.fencing.elsewhere_server import LARGE
+from tests.fencing.elsewhere_service import Service
+from tests.waiting import wait_until
+
+STORES = {"wsgi": "sqlite", "asgi": "redis"}
+
+
+@pytest.fixture(scope="module", params=STORES)
+def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("service")
+    url = f"sqlite:///{folder / 'http.db'}"
+    if STORES[request.param] == "redis":
+        url = request.getfixturevalue("redis_server").url
+    with closing(Service(request.param, url, folder / "ledger")) as service:
+        yield service
+
+
+@pytest.fixture
+def http(service: Service) -> Iterator[httpx.Client]:
+    service.ledger.write_bytes(b"")
+    with httpx.Client(base_url=service.url, timeout=20) as http:
+        yield http
+
+
+@pytest.fixture
+def key() -> dict[str, str]:
+    return {"Idempotency-Key": uuid4().hex}
+
+
+def headers(token: int, resource: str) -> dict[str, str]:
+    return {"X-Fencing-Token": str(token), "X-Fencing-Resource": resource}
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------
+
+
+def test_a_lower_token_is_refused_with_the_mark_and_the_application_does_not_see_it(
+    http: httpx.Client, service: Service
+):
+    resource = uuid4().hex
+    for _ in range(2):
+        assert http.post("/", content="new", headers=headers(7, resource)).status_code == 201
+    refused = http.post("/", content="old", headers=headers(6, resource))
+
+    assert refused.status_code == 412
+    assert refused.headers["content-type"] == "application/problem+json"
+    problem = refused.json()
+    assert (problem["mark"], problem["token"], problem["resource"]) == (7, 6, resource)
+    assert service.lines == ["new", "new"]
+
+
+def test_tokens_of_different_resources_are_not_compared(http: httpx.Client):
+    assert http.post("/", headers=headers(7, uuid4().hex)).status_code == 201
+    assert http.post("/", headers=headers(6, uuid4().hex)).status_code == 201
+
+
+def test_without_a_name_the_path_is_the_resource(http: httpx.Client):
+    path = f"/{uuid4().hex}"
+
+    assert http.put(path, headers={"X-Fencing-Token": "7"}).status_code == 201
+    assert http.put(path, headers={"X-Fencing-Token": "6"}).status_code == 412
+
+
+def test_reading_needs_no_token(http: httpx.Client):
+    resource = uuid4().hex
+    http.post("/", headers=headers(7, resource))
+
+    assert http.get("/", headers=headers(6, resource)).status_code == 201
+
+
+@pytest.mark.parametrize("token", ["", "seven", "-1", "0", "1.5", "99999999999999999"])
+def test_what_is_no_token_is_a_bad_request(http: httpx.Client, token: str):
+    assert http.post("/", headers={"X-Fencing-Token": token}).status_code == 400
+
+
+def test_a_request_is_not_let_in_while_another_is_at_the_resource(http: httpx.Client, service: Service):
+    resource, gate = uuid4().hex, service.ledger.with_name("gate")
+    gate.unlink(missing_ok=True)
+    first = in_thread(lambda: httpx.post(f"{service.url}/slow", headers=headers(6, resource), timeout=20))
+    wait_until(lambda: service.lines)
+    second = http.post("/", headers=headers(7, resource))
+    gate.touch()
+
+    assert first().status_code == 201
+    assert (second.status_code, second.headers["retry-after"]) == (409, "1")
+    assert http.post("/", headers=headers(7, resource)).status_code == 201
+    assert http.post("/", headers=headers(6, resource)).status_code == 412
+
+
+# -- idempotency keys --------------------------------------------------------------------------------------------
+
+
+def test_a_repetition_is_answered_as_the_first_was_and_not_done(
+    http: httpx.Client, service: Service, key: dict[str, str]
+):
+    first = http.post("/", content="charge", headers=key)
+    again = http.post("/", content="charge", headers={"Idempotency-Key": f'"{key["Idempotency-Key"]}"'})
+
+    assert (again.status_code, again.content) == (first.status_code, first.content) == (201, b'{"lines": 1}')
+    assert again.headers["x-made-by"] == "ledger"
+    assert again.headers["idempotency-replayed"] == "true"
+    assert "idempotency-replayed" not in first.headers
+    assert service.lines == ["charge"]
+
+
+def test_a_twin_that_comes_meanwhile_is_told_to_ask_again(http: httpx.Client, service: Service, key: dict[str, str]):
+    gate = service.ledger.with_name("gate")
+    gate.unlink(missing_ok=True)
+    first = in_thread(lambda: httpx.post(f"{service.url}/slow", headers=key, timeout=20))
+    wait_until(lambda: service.lines)
+    twin = http.post("/slow", headers=key)
+    other = http.post("/slow", content="else", headers=key)
+    gate.touch()
+
+    assert first().status_code == 201
+    assert (twin.status_code, twin.headers["retry-after"]) == (409, "1")
+    assert other.status_code == 422
+    assert http.post("/slow", headers=key).json() == first().json()
+
+
+@pytest.mark.parametrize("other", [{"content": "4300"}, {"url": "/other"}, {"method": "PUT"}, {"params": {"a": 1}}])
+def test_one_key_for_two_different_requests_is_refused(
+    http: httpx.Client, service: Service, key: dict[str, str], other: dict[str, Any]
+):
+    request: dict[str, Any] = {"method": "POST", "url": "/", "content": "4200", "headers": key}
+
+    assert http.request(**request).status_code == 201
+    assert http.request(**request | other).status_code == 422
+    assert service.lines == ["4200"]
+
+
+def test_a_key_of_another_caller_is_another_key(http: httpx.Client, service: Service, key: dict[str, str]):
+    for name in ("alice", "bob"):
+        assert http.post("/", content=name, headers=key, auth=(name, "secret")).status_code == 201
+
+    assert service.lines == ["alice", "bob"]
+
+
+@pytest.mark.parametrize(("status", "kept"), [(200, True), (404, True), (422, True), (429, False), (500, False)])
+def test_answers_that_may_be_others_later_are_not_kept(
+    http: httpx.Client, service: Service, key: dict[str, str], status: int, kept: bool
+):
+    for _ in range(2):
+        assert http.post(f"/status/{status}", content="x", headers=key).status_code == status
+
+    assert len(service.lines) == (1 if kept else 2)
+
+
+def test_a_request_that_the_application_fails_may_come_again(http: httpx.Client, service: Service, key: dict[str, str]):
+    for _ in range(2):
+        assert http.post("/crash", headers=key | headers(7, "crash")).status_code == 500
+
+    assert len(service.lines) == 2
+
+
+def test_a_large_answer_is_passed_on_and_only_the_fact_is_kept(
+    http: httpx.Client, service: Service, key: dict[str, str]
+):
+    resource = headers(7, uuid4().hex)
+
+    assert len(http.post("/large", headers=key | resource).content) == LARGE
+    again = http.post("/large", headers=key | resource)
+    assert (again.status_code, again.json()["type"]) == (409, "urn:taskguard:answer-not-kept")
+    assert len(service.lines) == 1
+
+
+def test_a_body_that_is_too_large_to_be_compared_is_refused(http: httpx.Client, service: Service, key: dict[str, str]):
+    assert http.post("/", content=b"x" * 100_001, headers=key).status_code == 413
+    assert service.lines == []
+
+
+def test_of_many_that_send_the_same_at_once_one_is_done(service: Service, http: httpx.Client, key: dict[str, str]):
+    calls = [in_thread(lambda: httpx.post(service.url, content="x", headers=key, timeout=20)) for _ in range(8)]
+    answers = [call().status_code for call in calls]
+
+    assert set(answers) <= {201, 409}
+    assert 201 in answers
+    assert service.lines == ["x"]
+
+
+# -- clients -----------------------------------------------------------------------------------------------------
+
+POSTS: dict[str, Callable[..., Any]] = {"httpx": httpx.post, "requests": requests.post}
+
+
+@pytest.mark.parametrize("post", POSTS.values(), ids=POSTS)
+def test_a_client_sends_the_fence_and_a_stale_one_is_told(http: httpx.Client, service: Service, post: Any, guard: Guard):
+    stale, newer = succession(guard, uuid4().hex, idempotency_key=uuid4().hex)
+    for name, mine in (("a", newer), ("b", newer), ("a", newer)):
+        assert post(service.url, data=name, auth=FenceAuth(mine, name=name), timeout=20).status_code == 201
+
+    assert service.lines == ["a", "b"]
+    refused = post(service.url, data="c", auth=FenceAuth(stale, name="c"), timeout=20)
+    with pytest.raises(StaleFenceError) as error:
+        raise_if_stale(refused, stale)
+    assert (error.value.key, error.value.token, error.value.mark) == (stale.key, stale.token, newer.token)
+    raise_if_stale(http.get("/"))
+
+
+@pytest.mark.parametrize("post", POSTS.values(), ids=POSTS)
+def test_a_client_finds_the_fence_of_the_body_that_runs(service: Service, http: httpx.Client, post: Any, guard: Guard):
+    auth = FenceAuth()
+    for text in ("one", "two"):
+        with guard.hold("nightly: Größe 7%\n"):
+            assert post(service.url, data=text, auth=auth, timeout=20).status_code == 201
+
+    assert service.lines == ["one", "two"]
+    with pytest.raises(ConfigurationError, match="no body with a fence"):
+        post(service.url, auth=auth, timeout=20)
+
+
+def test_a_client_that_lost_its_lease_sends_nothing(service: Service, http: httpx.Client, guard: Guard):
+    with guard.hold("job", on_lost="continue") as mine:
+        guard.store.forget("job")
+        guard.heartbeat.renew_now(mine._holding)
+        with pytest.raises(LeaseLostError):
+            httpx.post(service.url, auth=FenceAuth(mine))
+
+    assert service.lines == []
+
+
+async def _post_async(url: str, auth: FenceAuth) -> int:
+    async with httpx.AsyncClient(timeout=20) as client:
+        return (await client.post(url, auth=auth)).status_code
+
+
+def test_an_async_client_can_send_it_too(service: Service, http: httpx.Client, guard: Guard):
+    import asyncio
+
+    assert asyncio.run(_post_async(service.url, FenceAuth(fence(guard)))) == 201
+
+
+# -- marks -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    if request.param in ("memory", "sqlite"):
+        url = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path / 'marks.db'}"}[request.param]
+    else:
+        url = request.getfixturevalue("redis_server" if request.param == "redis" else "postgres_server").url
+    with closing(open_store(url, namespace=uuid4().hex)) as store:
+        yield store
+
+
+def test_a_mark_only_rises_whoever_asks_at_once(store: Any):
+    marks = marks_in(store, 60)
+    tokens = [1_700_000_000_000_000 + number for number in range(40)]
+    calls = [
+        in_thread(lambda part=part: [(token, marks.raise_to("r", token)) for token in tokens[part::4]])
+        for part in range(4)
+    ]
+    answers = [answer for call in calls for answer in call()]
+
+    assert all(mark >= token for token, mark in answers)
+    assert marks.raise_to("r", 1) == marks_in(store, 60).raise_to("r", 5) == tokens[-1] or store.__class__.__name__ == (
+        "MemoryStore"
+    )
+    assert marks.raise_to("other", 1) == 1
+
+
+def test_a_store_that_is_silent_lets_nobody_in(guard: Guard):
+    class Silent:
+        def raise_to(self, resource: str, token: int) -> int:
+            from taskguard import StoreUnavailableError
+
+            raise StoreUnavailableError("store", "timed out")
+
+    from taskguard.fencing.exchange import Request, Response
+
+    answer = Receiver(guard, marks=Silent()).admit(Request("POST", "/", "", {"x-fencing-token": "7"}))
+
+    assert isinstance(answer, Response)
+    assert (answer.status, dict(answer.headers)["Retry-After"]) == (503, "1")
+    assert not [entry for entry in guard.store.scan() if entry.state == "running"]
+
+
+def test_headers_can_be_required(guard: Guard):
+    from taskguard.fencing.exchange import Request, Response
+
+    receiver = Receiver(guard, required=["Idempotency-Key"])
+    answer = receiver.admit(Request("POST", "/", "", {}))
+
+    assert isinstance(answer, Response) and answer.status == 400
+    assert receiver.concerns("POST", {}) and not receiver.concerns("GET", {})
+    with pytest.raises(ConfigurationError, match="required="):
+        Receiver(guard, required=["Authorization"])
+
+
+def in_thread(call: Callable[[], Any]) -> Callable[[], Any]:
+    """*call*, begun in a thread; its answer when asked for."""
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(call()))
+    thread.start()
+
+    def answer() -> Any:
+        thread.join(30)
+        return answers[0]
+
+    return answer
