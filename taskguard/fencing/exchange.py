@@ -49,7 +49,9 @@ class Response:
         return cls(status, [(name, value) for name, value in headers], b64decode(body))
 
 
-def problem(status: int, kind: str, title: str, detail: str, *, retry_after: int | None = None, **facts: Any) -> Response:
+def problem(
+    status: int, kind: str, title: str, detail: str, *, retry_after: int | None = None, **facts: Any
+) -> Response:
     """A refusal that a program can read (RFC 9457)."""
     said = {"type": f"urn:taskguard:{kind}", "title": title, "status": status, "detail": detail, **facts}
     body = json.dumps(said).encode()

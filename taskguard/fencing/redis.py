@@ -224,7 +224,9 @@ class Transaction(_Writes):
         return self
 
 
-_parsers = redis.Redis(protocol=2).response_callbacks  # in a script a reply has its old form, whatever the client speaks
+_parsers = redis.Redis(
+    protocol=2
+).response_callbacks  # in a script a reply has its old form, whatever the client speaks
 
 
 def _parsed(command: _Command, reply: Any) -> Any:

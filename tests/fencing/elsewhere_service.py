@@ -8,11 +8,9 @@ from pathlib import Path
 
 
 class Service:
-    def __init__(self, kind: str, url: str, ledger: Path, *, bare: bool = False) -> None:
+    def __init__(self, kind: str, url: str, ledger: Path) -> None:
         command = [sys.executable, "-m", "tests.fencing.elsewhere_server", kind, url, str(ledger)]
-        self.process = subprocess.Popen(
-            [*command, *(["bare"] if bare else [])], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.url = f"http://127.0.0.1:{int(self.process.stdout.readline())}"
         self.ledger = ledger

@@ -156,9 +156,7 @@ def killed_at(step: int, work: Callable[[], Any]) -> bool:
     return os.WIFSIGNALED(status)
 
 
-def test_a_crash_at_any_step_leaves_the_old_file_or_the_new_one_and_never_a_mark_below_it(
-    guard: Guard, tmp_path: Path
-):
+def test_a_crash_at_any_step_leaves_the_old_file_or_the_new_one_and_never_a_mark_below_it(guard: Guard, tmp_path: Path):
     outcomes = []
     for step in range(100):
         path = tmp_path / str(step) / "report.csv"

@@ -221,9 +221,7 @@ def test_a_write_that_the_driver_repeats_after_a_lost_reply_is_made_once(
     assert client.get(key) == b"4"
 
 
-def test_a_write_once_may_be_tried_again_after_a_lost_reply(
-    proxy: Proxy, client: redis.Redis, guard: Guard, key: str
-):
+def test_a_write_once_may_be_tried_again_after_a_lost_reply(proxy: Proxy, client: redis.Redis, guard: Guard, key: str):
     retry = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
     with closing(redis.Redis(port=proxy.port, retry=retry)) as flaky:
         credit = FencedRedis(flaky, fence(guard)).once("credit")
