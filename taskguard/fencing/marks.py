@@ -29,7 +29,8 @@ def marks_in(store: Store, keep_for: float) -> Marks:
     kind = type(store).__name__
     if kind not in _KINDS:
         raise ConfigurationError(f"no marks can be kept in {store!r}; give marks= an object that has raise_to")
-    return _KINDS[kind](store, micros(keep_for))
+    marks: Marks = _KINDS[kind](store, micros(keep_for))
+    return marks
 
 
 class _MemoryMarks:

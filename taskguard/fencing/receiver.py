@@ -127,8 +127,8 @@ class Receiver:
             mark = self._marks.raise_to(resource, token)
             if mark > token:
                 detail = f"token {token} was refused: {resource} has seen token {mark}, so a newer holder was there"
-                facts = {"resource": resource, "token": token, "mark": mark}
-                return problem(STALE, "stale-token", "A newer holder was here", detail, **facts)
+                title = "A newer holder was here"
+                return problem(STALE, "stale-token", title, detail, resource=resource, token=token, mark=mark)
         return None
 
     def _wait_for_turn(self, key: str) -> Work | None:

@@ -12,16 +12,16 @@ import threading
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import redis
 from redis.client import Pipeline
 from redis.cluster import RedisCluster
-from redis.commands import CoreCommands
 from redis.crc import key_slot
 
 from taskguard.errors import ConfigurationError, StaleFenceError
 from taskguard.fence import Fence
+from taskguard.fencing.commands import READS, Command, Writes, as_bytes, parsed
 from taskguard.fencing.slots import beside
 
 WEEK = 7 * 86400.0
@@ -29,77 +29,8 @@ WEEK = 7 * 86400.0
 _SOURCE = files(__package__).joinpath("redis.lua").read_text("utf-8")
 _SHA = hashlib.sha1(_SOURCE.encode(), usedforsecurity=False).hexdigest()
 
-_FIRST, _FIRST_TWO, _ALL = slice(1, 2), slice(1, 3), slice(1, None)
 
-# Which words of a command are its keys. What is not here, and no read either, is done with `execute`.
-_WRITES = {
-    **dict.fromkeys(
-        (
-            "append decr decrby expire expireat geoadd getdel getex getset hdel hincrby hincrbyfloat hset hsetnx incr "
-            "incrby incrbyfloat linsert lpop lpush lpushx lrem lset ltrim persist pexpire pexpireat pfadd psetex rpop "
-            "rpush rpushx sadd set setbit setex setnx setrange spop srem xadd xdel xtrim zadd zincrby zpopmax zpopmin "
-            "zrem zremrangebylex zremrangebyrank zremrangebyscore"
-        ).split(),
-        _FIRST,
-    ),
-    **dict.fromkeys(("delete", "unlink"), _ALL),
-    **dict.fromkeys(("lmove", "rename", "renamenx", "rpoplpush", "smove"), _FIRST_TWO),
-}
-
-_READS = frozenset(
-    (
-        "bitcount bitpos dump exists get getbit getrange hexists hget hgetall hkeys hlen hmget hscan hscan_iter hstrlen "
-        "hvals lindex llen lpos lrange mget pfcount pttl scard sismember smembers smismember srandmember sscan "
-        "sscan_iter strlen ttl type xlen xrange xrevrange zcard zcount zrange zrangebyscore zrank zrevrange zrevrank "
-        "zscan zscan_iter zscore"
-    ).split()
-)
-
-
-class _Command(NamedTuple):
-    words: tuple[Any, ...]
-    options: dict[str, Any]
-    keys: tuple[bytes, ...]
-
-
-class _Builder(CoreCommands):
-    """The driver's own methods, which put a command together; nothing is sent."""
-
-    def execute_command(self, *words: Any, **options: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return words, options
-
-
-_build = _Builder()
-
-
-class _Writes:
-    """The driver's methods that write, by their own names and with their own arguments."""
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        where = _WRITES.get(name)
-        if where is None:
-            raise AttributeError(
-                f"{name} is no write that is known here; a write on given keys is execute({name.upper()!r}, key, …), "
-                "and what needs no fence is done with the client itself"
-            )
-
-        def write(*args: Any, **kwargs: Any) -> Any:
-            words, options = getattr(_build, name)(*args, **kwargs)
-            return self._take(_Command(words, options, tuple(map(_as_bytes, words[where]))))
-
-        return write
-
-    def execute(self, command: str, *args: Any, keys: int = 1) -> Any:
-        """Any command that writes; the first *keys* of its arguments are keys."""
-        if keys < 1 or len(args) < keys:
-            raise ConfigurationError(f"{command}: name the key, or the keys, that it writes as its first arguments")
-        return self._take(_Command((*command.split(), *args), {}, tuple(map(_as_bytes, args[:keys]))))
-
-    def _take(self, command: _Command) -> Any:
-        raise NotImplementedError
-
-
-class FencedRedis(_Writes):
+class FencedRedis(Writes):
     """A client whose writes are refused with `StaleFenceError` once a newer holder has written.
 
     Each key is a resource of its own, unless *resource* names one for all. Reads go to the client, without a fence.
@@ -122,14 +53,14 @@ class FencedRedis(_Writes):
             raise ConfigurationError(f"keep_for={keep_for!r} is no duration; write a number of seconds")
         self.client = client
         self.fence = fence
-        self._resource = None if resource is None else _as_bytes(resource)
+        self._resource = None if resource is None else as_bytes(resource)
         self._keep = max(1, round(keep_for * 1000))
         self._once = ""
         # The script remembers one call for each resource, the last: so the next one waits for its reply.
         self._turn = threading.Lock()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name in _READS:
+        if name in READS:
             return getattr(self.client, name)  # type: ignore[no-any-return]
         return super().__getattr__(name)
 
@@ -153,12 +84,12 @@ class FencedRedis(_Writes):
         """Compare the token, and raise the marks, without a write; of the resource, or of each of *keys*."""
         if self._resource is None and not keys:
             raise ConfigurationError("check() needs the keys, as no resource= was named")
-        self._run([], tuple(map(_as_bytes, keys)))
+        self._run([], tuple(map(as_bytes, keys)))
 
-    def _take(self, command: _Command) -> Any:
+    def _take(self, command: Command) -> Any:
         return self._run([command], command.keys)[0]
 
-    def _run(self, commands: Sequence[_Command], keys: Sequence[bytes]) -> list[Any]:
+    def _run(self, commands: Sequence[Command], keys: Sequence[bytes]) -> list[Any]:
         resources = [self._resource] if self._resource is not None else list(dict.fromkeys(keys))
         if not all(resources):
             raise ConfigurationError("an empty key has no name that a mark could be made of")
@@ -178,13 +109,13 @@ class FencedRedis(_Writes):
             raise StaleFenceError(self.fence.key, self.fence.token, resource, int(mark))
         if outcome in (b"failed", "failed"):
             _fail(commands, replies)
-        return [_parsed(command, reply) for command, reply in zip(commands, replies, strict=True)]
+        return [parsed(command, reply) for command, reply in zip(commands, replies, strict=True)]
 
     def _call(self, keys: Sequence[bytes], args: Sequence[Any]) -> Any:
         try:
-            return self.client.evalsha(_SHA, len(keys), *keys, *args)  # type: ignore[arg-type]
+            return self.client.evalsha(_SHA, len(keys), *keys, *args)
         except redis.exceptions.NoScriptError:
-            return self.client.eval(_SOURCE, len(keys), *keys, *args)  # type: ignore[arg-type]
+            return self.client.eval(_SOURCE, len(keys), *keys, *args)
 
     def _check_slots(self, names: Sequence[bytes]) -> None:
         if not isinstance(self.client, RedisCluster):
@@ -197,7 +128,7 @@ class FencedRedis(_Writes):
             )
 
 
-class Transaction(_Writes):
+class Transaction(Writes):
     """Writes that are collected in a `with` block and made together at its end; none if the block fails.
 
     A command that fails ends it: those before it were carried out, as in MULTI.
@@ -205,7 +136,7 @@ class Transaction(_Writes):
 
     def __init__(self, fenced: FencedRedis) -> None:
         self._fenced = fenced
-        self._commands: list[_Command] = []
+        self._commands: list[Command] = []
         self.replies: list[Any] = []
         """What each write replied, after the block."""
 
@@ -219,31 +150,15 @@ class Transaction(_Writes):
             keys = [key for command in self._commands for key in command.keys]
             self.replies = self._fenced._run(self._commands, keys)
 
-    def _take(self, command: _Command) -> Any:
+    def _take(self, command: Command) -> Any:
         self._commands.append(command)
         return self
 
 
-_parsers = redis.Redis(
-    protocol=2
-).response_callbacks  # in a script a reply has its old form, whatever the client speaks
-
-
-def _parsed(command: _Command, reply: Any) -> Any:
-    """The reply as the driver's own method returns it."""
-    parser = _parsers.get(command.words[0])
-    options = {name: value for name, value in command.options.items() if name != "keys"}
-    return parser(reply, **options) if parser else reply
-
-
-def _fail(commands: Sequence[_Command], replies: list[Any]) -> NoReturn:
+def _fail(commands: Sequence[Command], replies: list[Any]) -> NoReturn:
     *before, error = replies
     text = error.decode(errors="replace") if isinstance(error, bytes) else str(error)
     if len(commands) > 1:
         text += f" (write {len(before) + 1} of {len(commands)}, {commands[len(before)].words[0]}; "
         text += "those before it were carried out)" if before else "nothing was carried out)"
     raise redis.exceptions.ResponseError(text)
-
-
-def _as_bytes(name: Any) -> bytes:
-    return name if isinstance(name, bytes) else str(name).encode()

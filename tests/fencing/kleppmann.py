@@ -155,8 +155,7 @@ class _Worker:
         try:
             write()
         except StaleFenceError as error:
-            assert error.mark > error.token == self.fence.token
-            return "refused"
+            return "refused" if error.mark > error.token == self.fence.token else repr(error)
         except StoreUnavailableError:
             return "blocked"
         return "written"

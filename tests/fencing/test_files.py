@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ def test_a_crash_at_any_step_leaves_the_old_file_or_the_new_one_and_never_a_mark
         path.parent.mkdir()
         first, second, third = (fence(guard, "job") for _ in range(3))
         fenced_replace(path, f"{first.token}", first)
-        crashed = killed_at(step, lambda: fenced_replace(path, f"{second.token}", second))
+        crashed = killed_at(step, partial(fenced_replace, path, f"{second.token}", second))
         written = int(path.read_text())
         outcomes.append((written == second.token, mark_of(path) == second.token))
 
