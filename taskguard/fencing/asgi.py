@@ -40,7 +40,7 @@ class Fenced:
             return
         query = scope.get("query_string", b"").decode("latin-1")
         request = Request(scope["method"], scope["path"], query, headers, body)
-        admission = await asyncio.to_thread(self._receiver.admit, request)
+        admission = await _admitted(self._receiver, request)
         if isinstance(admission, Response):
             await _send(admission, send)
             return
@@ -86,6 +86,23 @@ class _Answering:
         body = b"".join(message.get("body", b"") for message in self._said)
         response = Response(head["status"], headers, body)
         await _send(await _in_any_case(lambda: self._admission.answer(response)), self._send)
+
+
+async def _admitted(receiver: Receiver, request: Request) -> Admission | Response:
+    asking = asyncio.create_task(asyncio.to_thread(receiver.admit, request))
+    try:
+        return await asyncio.shield(asking)
+    except asyncio.CancelledError:
+        # The thread goes on, and what it is granted would be renewed for ever.
+        asking.add_done_callback(_give_back)
+        raise
+
+
+def _give_back(asking: asyncio.Task[Admission | Response]) -> None:
+    if not asking.cancelled() and asking.exception() is None:
+        admission = asking.result()
+        if isinstance(admission, Admission):
+            asyncio.get_running_loop().run_in_executor(None, admission.fail)
 
 
 async def _body(receive: Receive, at_most: int) -> bytes | None:

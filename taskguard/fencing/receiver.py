@@ -40,19 +40,29 @@ def by_header_or_path(request: Request) -> str:
 
 
 def by_authorization(request: Request) -> str:
-    """Callers that log in differently have different idempotency keys, though they may look alike."""
+    """For callers whose Authorization never changes between two tries, as an API key; not for tokens that expire."""
     return request.headers.get("authorization", "")
 
 
+def anyone(request: Request) -> str:
+    """For a service with one caller, or with callers that may see each other's answers."""
+    return ""
+
+
 class Receiver:
-    """Decides on requests. Give it to `taskguard.fencing.wsgi.Fenced` or `taskguard.fencing.asgi.Fenced`."""
+    """Decides on requests. Give it to `taskguard.fencing.wsgi.Fenced` or `taskguard.fencing.asgi.Fenced`.
+
+    *caller* says whose an idempotency key is. It must be said, for nobody else knows: were it always anyone, a caller
+    could be sent another one's answer; were it the Authorization, a token renewed between two tries would do the work
+    twice.
+    """
 
     def __init__(
         self,
         guard: Guard | str,
         *,
+        caller: Callable[[Request], str],
         resource: Callable[[Request], str] = by_header_or_path,
-        caller: Callable[[Request], str] = by_authorization,
         required: Collection[str] = (),
         keep_for: float = DAY,
         keep_marks_for: float = 7 * DAY,

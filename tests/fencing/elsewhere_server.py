@@ -24,7 +24,7 @@ import uvicorn
 
 from taskguard import Guard
 from taskguard.fencing import asgi, wsgi
-from taskguard.fencing.receiver import Receiver
+from taskguard.fencing.receiver import Receiver, by_authorization
 
 LARGE = 200_000
 
@@ -106,7 +106,8 @@ def main() -> None:
     kind, url, path = sys.argv[1:]
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
     app: Any = (wsgi_app if kind == "wsgi" else asgi_app)(Ledger(Path(path)))
-    receiver = Receiver(Guard(url, namespace="http"), lease=2, wait_up_to=0.3, max_body=100_000)
+    guard = Guard(url, namespace="http")
+    receiver = Receiver(guard, caller=by_authorization, lease=2, wait_up_to=0.3, max_body=100_000)
     app = (wsgi if kind == "wsgi" else asgi).Fenced(app, receiver)
     for port in (run_wsgi if kind == "wsgi" else run_asgi)(app):
         print(port, flush=True)

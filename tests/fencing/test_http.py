@@ -15,10 +15,11 @@ import pytest
 import requests
 
 from taskguard import ConfigurationError, Guard, LeaseLostError, StaleFenceError, StoreUnavailableError, open_store
+from taskguard.fencing import asgi
 from taskguard.fencing.exchange import Request, Response
 from taskguard.fencing.http import FenceAuth, raise_if_stale
 from taskguard.fencing.marks import marks_in
-from taskguard.fencing.receiver import Receiver
+from taskguard.fencing.receiver import Admission, Receiver, anyone
 from tests.fencing.elsewhere_fences import fence, succession
 from tests.fencing.elsewhere_server import LARGE
 from tests.fencing.elsewhere_service import Service
@@ -292,21 +293,87 @@ def test_a_store_that_is_silent_lets_nobody_in(guard: Guard):
         def raise_to(self, resource: str, token: int) -> int:
             raise StoreUnavailableError("store", "timed out")
 
-    answer = Receiver(guard, marks=Silent()).admit(Request("POST", "/", "", {"x-fencing-token": "7"}))
+    answer = Receiver(guard, caller=anyone, marks=Silent()).admit(Request("POST", "/", "", {"x-fencing-token": "7"}))
 
     assert isinstance(answer, Response)
     assert (answer.status, dict(answer.headers)["Retry-After"]) == (503, "1")
     assert not [entry for entry in guard.store.scan() if entry.state == "running"]
 
 
+class SlowMarks:
+    """Marks that are asked, and answer when they are told to."""
+
+    def __init__(self) -> None:
+        self.asked, self.answer = threading.Event(), threading.Event()
+
+    def raise_to(self, resource: str, token: int) -> int:
+        self.asked.set()
+        assert self.answer.wait(20)
+        return token
+
+
+async def _cancelled_while_it_waits(app: asgi.Fenced, marks: SlowMarks) -> None:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        raise AssertionError("nobody is there to be answered")
+
+    headers = [(b"x-fencing-token", b"7"), (b"idempotency-key", b"k")]
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": headers}
+    request = asyncio.create_task(app(scope, receive, send))
+    await asyncio.to_thread(marks.asked.wait, 20)
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    marks.answer.set()
+    await asyncio.sleep(0)
+    while len(asyncio.all_tasks()) > 1:
+        await asyncio.sleep(0.01)
+
+
+def test_a_request_that_is_cancelled_while_it_waits_holds_nobody_up(guard: Guard):
+    async def never(*_: Any) -> None:
+        raise AssertionError("it was cancelled before")
+
+    marks = SlowMarks()
+    receiver = Receiver(guard, caller=anyone, marks=marks)
+    asyncio.run(_cancelled_while_it_waits(asgi.Fenced(never, receiver), marks))  # type: ignore[arg-type]
+
+    wait_until(lambda: not [entry for entry in guard.store.scan() if entry.state == "running"])
+    again = receiver.admit(Request("POST", "/", "", {"x-fencing-token": "7", "idempotency-key": "k"}))
+    assert isinstance(again, Admission)
+    again.fail()
+
+
+def test_a_service_that_dies_is_asked_again_and_the_work_is_done_then(tmp_path: Path, key: dict[str, str]):
+    url = f"sqlite:///{tmp_path / 'http.db'}"
+    with closing(Service("wsgi", url, tmp_path / "ledger")) as first:
+        asking = in_thread(lambda: _status(f"{first.url}/slow", key))
+        wait_until(lambda: first.lines)
+    (tmp_path / "gate").touch()
+
+    assert asking() == 0
+    with closing(Service("wsgi", url, tmp_path / "ledger")) as second:
+        assert _status(f"{second.url}/slow", key) == 409  # until the dead one's lease is over
+        assert wait_until(lambda: (status := _status(f"{second.url}/slow", key)) != 409 and status) == 201
+
+
+def _status(url: str, headers: dict[str, str]) -> int:
+    try:
+        return requests.post(url, headers=headers, timeout=20).status_code
+    except requests.ConnectionError:
+        return 0
+
+
 def test_headers_can_be_required(guard: Guard):
-    receiver = Receiver(guard, required=["Idempotency-Key"])
+    receiver = Receiver(guard, caller=anyone, required=["Idempotency-Key"])
     answer = receiver.admit(Request("POST", "/", "", {}))
 
     assert isinstance(answer, Response) and answer.status == 400
     assert receiver.concerns("POST", {}) and not receiver.concerns("GET", {})
     with pytest.raises(ConfigurationError, match="required="):
-        Receiver(guard, required=["Authorization"])
+        Receiver(guard, caller=anyone, required=["Authorization"])
 
 
 def in_thread(call: Callable[[], Any]) -> Callable[[], Any]:
