@@ -46,7 +46,7 @@ class Fenced:
             return
         answering = _Answering(admission, send)
         try:
-            await self._app(scope, _replayed(body, receive), answering.take)
+            await self._app(_plain(scope), _replayed(body, receive), answering.take)
         except BaseException:
             await _in_any_case(admission.fail)
             raise
@@ -116,6 +116,13 @@ async def _body(receive: Receive, at_most: int) -> bytes | None:
         if not message.get("more_body"):
             break
     return body
+
+
+def _plain(scope: Message) -> Message:
+    """Without the ways to answer by a file or by trailers: what is not seen here cannot be kept."""
+    extensions = scope.get("extensions") or {}
+    seen = {name: value for name, value in extensions.items() if not name.startswith("http.response.")}
+    return {**scope, "extensions": seen}
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -18,7 +18,7 @@ from time import sleep
 from urllib.parse import unquote
 
 from taskguard.clocks import since_boot
-from taskguard.errors import ConfigurationError, StoreError
+from taskguard.errors import ConfigurationError, LeaseLostError, StoreError
 from taskguard.fencing.exchange import Request, Response, problem
 from taskguard.fencing.http import IDEMPOTENCY_KEY, RESOURCE, STALE, TOKEN
 from taskguard.fencing.marks import Marks, marks_in
@@ -101,6 +101,10 @@ class Receiver:
         try:
             refusal = self._malformed(request) or self._take_turn(request, admission)
             refusal = refusal or self._claim_key(request, admission)
+            if refusal is None:
+                admission.check()
+        except LeaseLostError:
+            refusal = admission.replaced()
         except StoreError as error:
             refusal = problem(503, "store", "It cannot be known whether this may be done", str(error), retry_after=1)
         except BaseException:
@@ -168,7 +172,7 @@ class Receiver:
             return None
         if answer.payload != request.fingerprint:
             detail = "this key came with another request before; use a new one for other work"
-            return problem(422, "key-reused", f"{IDEMPOTENCY_KEY} is already used", detail)
+            return problem(422, "key-reused", "This key is another request's", detail)
         if isinstance(answer, Held):
             detail = "the first request with this key has no answer yet; ask again for it"
             return problem(409, "in-progress", "The first request is in progress", detail, retry_after=1)
@@ -187,12 +191,18 @@ class Admission:
         self.turn: Work | None = None
         self.work: Work | None = None
 
+    def check(self) -> None:
+        """Raise `LeaseLostError` if this process was stopped for so long that another one has taken its place."""
+        for granted in (self.turn, self.work):
+            if granted is not None:
+                granted.fence.check()
+
     def answer(self, response: Response) -> Response:
         """Keep the response, and say what is to be sent: another one if this request was replaced meanwhile."""
         if response.status >= 500 or response.status in _PASSING:
             self.fail()
             return response
-        return response if self._done(response.encoded()) else self._replaced()
+        return response if self._done(response.encoded()) else self.replaced()
 
     def answered(self) -> None:
         """The response was too large to be kept, and is sent already: only the fact is kept."""
@@ -223,7 +233,8 @@ class Admission:
         if turn is not None:
             turn.give_up()
 
-    def _replaced(self) -> Response:
+    def replaced(self) -> Response:
+        """What is answered to a request whose place another one has taken."""
         detail = "this request took so long that another one took its place; ask again for its answer"
         return problem(409, "in-progress", "Another request is in progress", detail, retry_after=1)
 

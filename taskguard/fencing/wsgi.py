@@ -16,6 +16,9 @@ StartResponse: TypeAlias = Callable[..., Any]
 App: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+
+
 class Fenced:
     """`app = Fenced(app, Receiver("redis://…"))`"""
 
@@ -59,17 +62,13 @@ class _Answering:
                 if sum(map(len, self._said)) > MOST_BYTES:
                     self._start_response(*self._head)
                     return _Long(self._admission, self._said, rest, chunks)
+            _close(chunks)
+            status, headers = self._head
+            response = Response(int(status[:3]), headers, b"".join(self._said))
         except BaseException:
             self._admission.fail()
-            _close(chunks)
             raise
-        _close(chunks)
-        status, headers = self._head
-        return _sent(
-            self._admission.answer(Response(int(status[:3]), headers, b"".join(self._said))),
-            self._start_response,
-            status,
-        )
+        return _sent(self._admission.answer(response), self._start_response, status)
 
     def _begin(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], None]:
         if exc_info:
@@ -124,7 +123,7 @@ def _body(environ: Environ, at_most: int) -> bytes:
 
 def _sent(response: Response, start_response: StartResponse, status: str = "") -> Iterable[bytes]:
     if not status.startswith(str(response.status)):
-        status = f"{response.status} {HTTPStatus(response.status).phrase}"
+        status = f"{response.status} {_PHRASES.get(response.status, 'Status')}"
     start_response(status, list(response.headers))
     return [response.body]
 

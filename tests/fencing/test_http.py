@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,7 +18,7 @@ import pytest
 import requests
 
 from taskguard import ConfigurationError, Guard, LeaseLostError, StaleFenceError, StoreUnavailableError, open_store
-from taskguard.fencing import asgi
+from taskguard.fencing import asgi, wsgi
 from taskguard.fencing.exchange import Request, Response
 from taskguard.fencing.http import FenceAuth, raise_if_stale
 from taskguard.fencing.marks import marks_in
@@ -23,6 +26,7 @@ from taskguard.fencing.receiver import Admission, Receiver, anyone
 from tests.fencing.elsewhere_fences import fence, succession
 from tests.fencing.elsewhere_server import LARGE
 from tests.fencing.elsewhere_service import Service
+from tests.servers import RedisServer
 from tests.waiting import wait_until
 
 STORES = {"wsgi": "sqlite", "asgi": "redis"}
@@ -238,6 +242,8 @@ def test_a_client_finds_the_fence_of_the_body_that_runs(service: Service, http: 
             assert post(service.url, text, auth=auth).status_code == 201
 
     assert service.lines == ["one", "two"]
+    with httpx.Client(event_hooks={"request": [auth]}, verify=False) as client, guard.hold("hooked"):
+        assert client.post(service.url, content="three").request.headers["x-fencing-resource"] == "hooked"
     with pytest.raises(ConfigurationError, match="no body with a fence"):
         post(service.url, auth=auth)
 
@@ -364,6 +370,53 @@ def _status(url: str, headers: dict[str, str]) -> int:
         return requests.post(url, headers=headers, timeout=20).status_code
     except requests.ConnectionError:
         return 0
+
+
+def test_requests_of_one_resource_are_let_in_in_the_order_of_their_tokens(redis_server: RedisServer, tmp_path: Path):
+    tokens = random.Random(3).sample(range(1, 1000), 48)
+    services = [Service(kind, redis_server.url, tmp_path / "ledger") for kind in ("wsgi", "asgi")]
+    resource = uuid4().hex
+
+    def post(part: int) -> list[int]:
+        url, session = services[part % 2].url, requests.Session()
+        return [
+            session.post(url, data=str(token), headers=headers(token, resource), timeout=20).status_code
+            for token in tokens[part::4]
+        ]
+
+    answers = [status for call in [in_thread(partial(post, part)) for part in range(4)] for status in call()]
+    lines = [int(line) for line in services[0].lines]
+    for service in services:
+        service.close()
+
+    assert set(answers) <= {201, 409, 412}
+    assert len(lines) == answers.count(201) > 1
+    assert lines == sorted(lines)
+
+
+def test_a_process_that_was_overtaken_while_it_admitted_lets_nobody_in(guard: Guard):
+    class Overtaken:
+        def raise_to(self, resource: str, token: int) -> int:
+            for entry in guard.store.scan("http-turn:"):
+                guard.store.forget(entry.key)
+                for holding in guard.heartbeat._all():
+                    guard.heartbeat.renew_now(holding)
+            return token
+
+    answer = Receiver(guard, caller=anyone, marks=Overtaken()).admit(Request("POST", "/", "", {"x-fencing-token": "7"}))
+
+    assert isinstance(answer, Response)
+    assert answer.status == 409
+
+
+@pytest.mark.parametrize("says", [lambda environ, begin: [b"no status"], lambda environ, begin: begin("", []) and []])
+def test_an_application_that_breaks_the_rules_holds_nobody_up(guard: Guard, says: Any):
+    body = {"CONTENT_LENGTH": "0", "wsgi.input": BytesIO(b"")}
+    environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/", "HTTP_IDEMPOTENCY_KEY": "k", **body}
+    with pytest.raises(ValueError, match="int"):
+        wsgi.Fenced(says, Receiver(guard, caller=anyone))(environ, lambda *_: None)
+
+    assert not [entry for entry in guard.store.scan() if entry.state == "running"]
 
 
 def test_headers_can_be_required(guard: Guard):
