@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from binascii import crc_hqx
 from functools import lru_cache
 from itertools import count
 
 from redis.crc import key_slot
+
+SLOTS = 16384
 
 
 def beside(name: bytes, kind: bytes) -> bytes:
@@ -26,4 +29,4 @@ def _tag(name: bytes) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _tag_in(slot: int) -> bytes:
-    return next(tag for tag in (b"%x" % number for number in count()) if key_slot(tag) == slot)
+    return next(tag for tag in (b"%x" % number for number in count()) if crc_hqx(tag, 0) % SLOTS == slot)

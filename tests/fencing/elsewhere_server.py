@@ -107,7 +107,7 @@ def main() -> None:
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
     app: Any = (wsgi_app if kind == "wsgi" else asgi_app)(Ledger(Path(path)))
     guard = Guard(url, namespace="http")
-    receiver = Receiver(guard, caller=by_authorization, lease=2, wait_up_to=0.3, max_body=100_000)
+    receiver = Receiver(guard, caller=by_authorization, lease=1, wait_up_to=0.3, max_body=100_000)
     app = (wsgi if kind == "wsgi" else asgi).Fenced(app, receiver)
     for port in (run_wsgi if kind == "wsgi" else run_asgi)(app):
         print(port, flush=True)

@@ -132,7 +132,7 @@ class _Worker:
     def __init__(self, store: str, resource: str, target: str) -> None:
         module, _, name = resource.partition(":")
         self.resource: Resource = getattr(import_module(module), name)(target)
-        self.guard = Guard(store, namespace=f"kleppmann:{os.getppid()}")
+        self.guard = Guard(store, namespace=f"kleppmann:{os.getppid()}", listeners=())
         self.stack = ExitStack()
         self.fence: Fence | None = None
 
