@@ -21,7 +21,7 @@ from taskguard.clocks import since_boot
 from taskguard.errors import ConfigurationError, LeaseLostError, StoreError
 from taskguard.fencing.exchange import Request, Response, problem
 from taskguard.fencing.http import IDEMPOTENCY_KEY, RESOURCE, STALE, TOKEN
-from taskguard.fencing.marks import Marks, marks_in
+from taskguard.fencing.http_marks import Marks, marks_in
 from taskguard.guard import Guard, pauses
 from taskguard.policy import Policy
 from taskguard.store import TOKEN_LIMIT, Held

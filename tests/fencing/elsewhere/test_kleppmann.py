@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.fencing.elsewhere_service import Service
+from tests.fencing.elsewhere.service import Service
 from tests.fencing.kleppmann import Holder, Story
 
-RESOURCES = "tests.fencing.elsewhere_resources"
+RESOURCES = "tests.fencing.elsewhere.resources"
 KINDS = {"redis": "RedisKey", "cluster": "ClusterKey", "file": "File", "http": "HttpService"}
 
 

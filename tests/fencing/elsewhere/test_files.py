@@ -17,7 +17,7 @@ import pytest
 from taskguard import Fence, Guard, StaleFenceError, StoreError, StoreUnavailableError
 from taskguard.fencing import files
 from taskguard.fencing.files import fenced_replace
-from tests.fencing.elsewhere_fences import fence, succession
+from tests.fencing.elsewhere.fences import fence, succession
 
 STEPS = ("open", "fsync", "pwrite", "replace", "listdir", "close", "fchmod")
 

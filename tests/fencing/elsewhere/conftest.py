@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from taskguard import Guard
-from tests.fencing.elsewhere_cluster import Cluster
+from tests.fencing.elsewhere.cluster import Cluster
 from tests.servers import RedisServer
 
 

@@ -1,6 +1,6 @@
 """A service in a process of its own, which keeps a ledger: behind the middleware.
 
-    python -m tests.fencing.elsewhere_server wsgi|asgi URL LEDGER
+    python -m tests.fencing.elsewhere.server wsgi|asgi URL LEDGER LEASE
 
 It says its port, and ends when its input does.
 """
@@ -103,11 +103,11 @@ def run_asgi(app: asgi.App) -> Iterator[int]:
 
 
 def main() -> None:
-    kind, url, path = sys.argv[1:]
+    kind, url, path, lease = sys.argv[1:]
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
     app: Any = (wsgi_app if kind == "wsgi" else asgi_app)(Ledger(Path(path)))
     guard = Guard(url, namespace="http")
-    receiver = Receiver(guard, caller=by_authorization, lease=1, wait_up_to=0.3, max_body=100_000)
+    receiver = Receiver(guard, caller=by_authorization, lease=float(lease), wait_up_to=0.3, max_body=100_000)
     app = (wsgi if kind == "wsgi" else asgi).Fenced(app, receiver)
     for port in (run_wsgi if kind == "wsgi" else run_asgi)(app):
         print(port, flush=True)

@@ -15,8 +15,8 @@ from taskguard import ConfigurationError, Guard, StaleFenceError
 from taskguard.fencing import commands
 from taskguard.fencing.redis import FencedRedis
 from taskguard.fencing.slots import beside
-from tests.fencing.elsewhere_cluster import Cluster
-from tests.fencing.elsewhere_fences import fence, succession
+from tests.fencing.elsewhere.cluster import Cluster
+from tests.fencing.elsewhere.fences import fence, succession
 from tests.servers import Proxy, RedisServer, require
 
 
