@@ -75,7 +75,7 @@ class Worker(CeleryTestWorker):
     def quit(self, timeout: float = 20.0) -> None:
         """A cold shutdown, in the middle of a body.
 
-        Celery cancels those that its parent process has heard of, and waits for the end of one that has only just begun.
+        Celery cancels those that its parent process has heard of, and waits for the end of one that has just begun.
         """
         wait_until(self._has_active, what=f"{self._name} to know of what it runs")
         self.kill("SIGQUIT")
