@@ -35,7 +35,8 @@ $(OLDEST)/.ready: pyproject.toml
 	$(PY_OLD) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --upgrade pip
 	$(OLDEST)/bin/python -m pip install --quiet -e . --group test --group servers \
-		'redis==5.0.0' 'psycopg[binary]==3.2.1' 'celery[redis]==5.4.0' 'kombu[redis]==5.3.7' 'rq==2.8.0'
+		'redis==5.0.0' 'psycopg[binary]==3.2.1' 'celery[redis]==5.4.0' 'kombu[redis]==5.3.7' 'rq==2.8.0' \
+		'sqlalchemy==1.4.48' 'django==4.2' 'pymysql==1.1.0' 'psycopg2-binary==2.9.9'
 	@touch $@
 
 $(NEWEST)/.ready: pyproject.toml
@@ -62,12 +63,13 @@ VERSIONS := tests/guard tests/unit tests/stores --deselect tests/stores/test_con
 	-k 'not TestRedis6 and not TestPgBouncer and not TestMemoryStore and not rabbitmq'
 
 oldest: $(OLDEST)/.ready
-	$(OLDEST)/bin/python -m pytest -q -n 2 $(VERSIONS) tests/celery tests/rq
+	$(OLDEST)/bin/python -m pytest -q -n 2 $(VERSIONS) tests/celery tests/rq tests/fencing/test_*.py \
+		tests/fencing/elsewhere/test_redis_resource.py
 
 # The queues are those of the main environment, on another Python.
 newest: $(NEWEST)/.ready
 	$(NEWEST)/bin/python -m pytest -q -n 2 $(VERSIONS) tests/celery/test_calls.py tests/celery/test_decorator.py \
-		tests/celery/test_events.py tests/rq/test_calls.py tests/rq/test_decorator.py
+		tests/celery/test_events.py tests/rq/test_calls.py tests/rq/test_decorator.py tests/fencing/test_protect.py
 
 bite: $(VENV)/.ready
 	$(BIN)/python -m pytest -q -n 2 --bite -m safety tests/safety tests/celery

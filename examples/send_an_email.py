@@ -28,7 +28,7 @@ def confirm(order_id: int, recipient: str, fence: Fence) -> None:
 
 
 def send_mail(dies: bool = False) -> None:
-    """The sender: one at a time. An SMTP server cannot be fenced: it takes a mail, or the connection breaks, unknown."""
+    """The sender: one at a time. An SMTP server cannot be fenced: if the connection breaks, nobody knows."""
     with guard.hold("outbox", wait_up_to=5) as fence:
         for message_id, _recipient in database.execute("SELECT message_id, recipient FROM outbox WHERE sent = 0"):
             fence.check()  # as late as possible: it makes the window small, and cannot close it

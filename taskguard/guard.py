@@ -130,7 +130,7 @@ class Guard:
                     yield fence
             except BaseException as error:
                 if work.release_quietly():
-                    self._raise_tokens(key, work.floor_after(error), policy)
+                    self.raise_tokens(key, work.floor_after(error), policy)
                 raise
             if not work.release_quietly() and on_lost != "continue":
                 raise LeaseLostError(key, work.fence.token)
@@ -261,6 +261,18 @@ class Guard:
         self.tell(kind if done else "refused", claimant, token=getattr(claimant, "token", 0))
         return done
 
+    def raise_tokens(self, key: str, floor: int, policy: Policy) -> None:
+        """A resource has seen the token *floor*, and this store, which lost its data, knows of none so high.
+
+        The next one who claims the key, wherever, gets a higher one. Whoever has it already is told by the resource.
+        """
+        if not floor:
+            return
+        with suppress(StoreError):
+            asked, answer = self.ask(self.new_claim(key, _owner(), policy, floor=floor), tell=False)
+            if isinstance(answer, Lease):
+                Work(self, policy, answer, asked, answer.owner).give_up()
+
     def tell(self, kind: Kind, claimant: Claimant, **facts: Any) -> None:
         self.listeners.tell(Event(kind=kind, key=claimant.key, owner=claimant.owner, **facts))
 
@@ -291,18 +303,6 @@ class Guard:
                 self._give_up_on(answer, claim, waited if policy.wait_up_to else 0.0)
             time.sleep(min(pause, policy.wait_up_to - waited))
         raise AssertionError("pauses never end")
-
-    def _raise_tokens(self, key: str, floor: int, policy: Policy) -> None:
-        """A resource has seen the token *floor*, and this store, which lost its data, knows of none so high.
-
-        The next one who claims the key, wherever, gets a higher one. Whoever has it already is told by the resource.
-        """
-        if not floor:
-            return
-        with suppress(StoreError):
-            asked, answer = self.ask(self.new_claim(key, _owner(), policy, floor=floor), tell=False)
-            if isinstance(answer, Lease):
-                Work(self, policy, answer, asked, answer.owner).give_up()
 
     def _give_up_on(self, held: Held, claim: Claim, waited: float) -> None:
         facts = (held.key, held.owner, held.state, held.since, held.token)

@@ -234,6 +234,10 @@ class Run:
             failure = error
             if work.is_own_loss(failure):
                 refused = self._note_floor(work, failure)
+                if refused and self.request.is_eager:  # nothing can be put back
+                    if work.release_quietly():
+                        self.guard.raise_tokens(self.claim.key, self.headers.floor, self.policy)
+                    raise
                 with suppress(StoreError):  # if nobody has it by now, that was one of its starts, or its token too low
                     self._requeue(work, keep_starts=not refused)
                 self._put_back(str(failure) if refused else "it lost its lease")

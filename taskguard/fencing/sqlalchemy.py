@@ -59,8 +59,10 @@ def versioned_update(connection: Any, statement: Update, *, version: int, column
 
 
 def _column(statement: Update, name: str) -> tuple[Table, Any]:
+    """The table, and the column: as an attribute of the model where the statement is about one."""
     table: Any = statement.table
-    return table, table.c[name]
+    entity = statement.entity_description.get("entity")
+    return table, table.c[name] if entity is None else getattr(entity, name)
 
 
 def _values(connection: Any, statement: Update, target: Any) -> list[int]:

@@ -16,6 +16,7 @@ LONGEST_NAME = 255
 """Bytes of a name in a column of these tables; a longer one is cut, and told apart by a digest."""
 MONTH = 30 * 86400.0
 
+_MAKING_TABLES = 5_279_331_846
 _NO_SUCH_TABLE = ("42P01", "42S02", 1146)
 """PostgreSQL's code, and MariaDB's two."""
 
@@ -23,6 +24,9 @@ _NO_SUCH_TABLE = ("42P01", "42S02", 1146)
 def create_tables(connection: Any) -> None:
     """Make both tables where they are missing. On MariaDB and MySQL this commits, so call it in no transaction."""
     database = connected(connection)
+    if database.dialect == "postgresql":
+        # Two who make a table at once get in each other's way, IF NOT EXISTS or not.
+        database.run("SELECT pg_advisory_xact_lock(:number)", {"number": _MAKING_TABLES})
     for statement in STATEMENTS[database.dialect].tables:
         database.run(statement, {})
 
@@ -64,6 +68,8 @@ def ask(database: Connected, sql: str, parameters: dict[str, Any]) -> Outcome:
 
 def column_text(name: str, dialect: Dialect) -> str | bytes:
     """*name* as it stands in a column: cut if it is too long, and in the bytes of UTF-8 where columns are bytes."""
+    if not isinstance(name, str):
+        raise ConfigurationError(f"a resource, or an effect, is named by a text, not {name!r}")
     data = name.encode("utf-8", "surrogatepass")
     if len(data) > LONGEST_NAME or b"\0" in data or (len(data) != len(name) and not _is_utf8(data)):
         digest = hashlib.sha256(data).hexdigest()

@@ -48,6 +48,11 @@ class SQLiteClient(Client):
 
 
 class SQLAlchemyClient(Client):
+    def close(self) -> None:
+        engine = self.connection.get_bind() if hasattr(self.connection, "get_bind") else self.connection.engine
+        self.connection.close()
+        engine.dispose()
+
     def execute(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         import sqlalchemy
 
@@ -102,7 +107,7 @@ def sqlite_client(url: str) -> Client:
 
 def core_client(driver: str) -> Callable[[str], Client]:
     def connect(url: str) -> Client:
-        engine = _engine(url, driver)
+        engine = engine_of(url, driver)
         return SQLAlchemyClient(engine.connect())
 
     return connect
@@ -112,7 +117,7 @@ def session_client(driver: str) -> Callable[[str], Client]:
     def connect(url: str) -> Client:
         from sqlalchemy.orm import Session
 
-        return SQLAlchemyClient(Session(_engine(url, driver), future=True))
+        return SQLAlchemyClient(Session(engine_of(url, driver), future=True))
 
     return connect
 
@@ -146,6 +151,16 @@ CLIENTS: dict[str, tuple[str, Callable[[str], Client]]] = {
     "django-mariadb": ("mariadb", django_client),
     "django-sqlite": ("sqlite", django_client),
 }
+ROWS_COUNTED_DIFFERENTLY = (
+    "psycopg",
+    "psycopg2",
+    "sqlite3",
+    "pymysql",
+    "mysqlclient",
+    "core-pymysql",
+    "django-mariadb",
+)
+"""Those that matter where the number of rows that a statement has changed does."""
 PLAIN = {"postgresql": psycopg_client, "mariadb": pymysql_client, "sqlite": sqlite_client}
 """The usual driver of each database."""
 
@@ -206,11 +221,10 @@ def _mysql(url: str) -> dict[str, Any]:
     }
 
 
-def _engine(url: str, driver: str) -> Any:
+def engine_of(url: str, driver: str) -> Any:
     import sqlalchemy
-    from sqlalchemy.pool import NullPool
 
-    return sqlalchemy.create_engine(f"{driver}:{url.partition(':')[2]}", poolclass=NullPool, future=True)
+    return sqlalchemy.create_engine(f"{driver}:{url.partition(':')[2]}", future=True)
 
 
 def _django(url: str) -> dict[str, Any]:
@@ -221,6 +235,7 @@ def _django(url: str) -> dict[str, Any]:
     if kind == "mariadb" and not has_mysqlclient():
         import pymysql
 
+        pymysql.version_info = (2, 2, 1, "final", 0)  # that of the driver it stands for, at which Django looks
         pymysql.install_as_MySQLdb()
     engine = {"postgresql": "postgresql", "mariadb": "mysql"}[kind]
     return {

@@ -37,6 +37,7 @@ def make(request: pytest.FixtureRequest, url_of: Any, open_client: Any, level: s
     def open_at_level() -> Client:
         client: Client = open_client(url)
         if request.param == "postgresql":
+            client.execute("SET deadlock_timeout = '50ms'")
             client.execute(f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {level}")
         else:
             client.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")

@@ -13,7 +13,7 @@ import pytest
 
 from taskguard import Guard, StaleFenceError
 from taskguard.fence import Fence
-from tests.fencing.databases import Client, connect, prepare
+from tests.fencing.databases import Client, connect
 from tests.fencing.forked import Forked
 from tests.servers import RedisServer
 
@@ -127,7 +127,6 @@ def repeat(times: int, url: str, plain: Client, store: str) -> None:
         first, second, became = stopped_anywhere(store, url, dice)
         assert first < second
         assert last_writer(plain) == second, became
-        prepare(url)
 
 
 def test_whenever_it_is_stopped_the_successor_writes_last(url: str, plain: Client, store: str):

@@ -53,6 +53,12 @@ def test_a_mark_is_only_raised_if_the_transaction_commits(client: Client):
         assert mark(client) == 5
 
 
+def test_a_new_resource_is_not_measured_by_the_one_before(client: Client):
+    with client.transaction() as tx:
+        for token, name in ((9, "a"), (9, "a"), (3, "b"), (3, "b"), (1, "c")):
+            protect(fence_of(token), tx, name)
+
+
 def test_resources_are_told_apart_to_the_letter(plain: Client):
     names = ["a", "A", "a ", "á", "x" * 300, "x" * 301, "\N{SNOWMAN}" * 100, "nul\0", "nul"]
     with plain.transaction() as tx:
@@ -143,9 +149,9 @@ class TestAutocommit:
         [("postgresql", "postgresql+psycopg2"), ("mariadb", "mysql+pymysql"), ("sqlite", "sqlite")],
     )
     def test_sqlalchemy(self, url_of: Any, kind: str, driver: str):
-        from tests.fencing.databases import _engine
+        from tests.fencing.databases import engine_of
 
-        engine = _engine(url_of(kind), driver)
+        engine = engine_of(url_of(kind), driver)
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             self.refused(connection)
         with engine.connect() as connection:
@@ -153,6 +159,7 @@ class TestAutocommit:
             connection.commit()
         with engine.connect() as connection, pytest.raises(StaleFenceError):
             protect(fence_of(6), connection, None)
+        engine.dispose()
 
     def test_sqlalchemy_1_4_without_begin(self, url_of: Any):
         import sqlalchemy

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from taskguard import RowCountError, StaleFenceError, VersionConflictError
-from tests.fencing.databases import Client
+from tests.fencing.databases import ROWS_COUNTED_DIFFERENTLY, Client
 
 
 def fence_of(token: int) -> Any:
@@ -20,49 +20,34 @@ def account(client: Client, name: str = "one") -> tuple[Any, ...]:
         return client.execute("SELECT cents, fence, version FROM account WHERE id = ?", name)[0]
 
 
+def take(client: Client, token: int, name: str = "one", cents: int = 5, **options: Any) -> None:
+    from taskguard.fencing.updates import fenced_update
+
+    with client.transaction() as tx:
+        values = {"name": name, "some": cents, "like": "%"}
+        where = "id = :name AND :like = '%'"
+        fenced_update(fence_of(token), tx, "account", "cents = cents - :some", where, values, **options)
+
+
+@pytest.mark.parametrize("make_client", ROWS_COUNTED_DIFFERENTLY, indirect=True)
 class TestSQL:
     """With any connection."""
 
-    @staticmethod
-    def take(client: Client, token: int, name: str = "one", cents: int = 5, **options: Any) -> None:
-        from taskguard.fencing.updates import fenced_update
-
-        with client.transaction() as tx:
-            values = {"name": name, "some": cents, "like": "%"}
-            where = "id = :name AND :like = '%'"
-            fenced_update(fence_of(token), tx, "account", "cents = cents - :some", where, values, **options)
-
     def test_the_row_keeps_the_token_and_refuses_what_is_lower(self, client: Client):
-        self.take(client, 7)
-        self.take(client, 7)
+        take(client, 7)
+        take(client, 7)
         with pytest.raises(StaleFenceError) as refused:
-            self.take(client, 6)
+            take(client, 6)
 
         assert (refused.value.resource, refused.value.mark) == ("account", 7)
         assert account(client) == (990, 7, 0)
 
     def test_an_update_that_changes_nothing_is_no_refusal(self, client: Client):
         """MariaDB counts rows that differ from before, or rows that match: as the driver has asked it to."""
-        self.take(client, 7, cents=0)
-        self.take(client, 7, cents=0)
+        take(client, 7, cents=0)
+        take(client, 7, cents=0)
 
         assert account(client) == (1000, 7, 0)
-
-    def test_a_row_that_is_not_there_is_said_to_be_missing(self, plain: Client):
-        with pytest.raises(RowCountError, match="no such row"):
-            self.take(plain, 7, "three")
-
-    def test_rows_of_which_one_is_ahead_are_refused_together(self, plain: Client):
-        from taskguard.fencing.updates import fenced_update
-
-        self.take(plain, 9, "two")
-        with pytest.raises(StaleFenceError), plain.transaction() as tx:
-            fenced_update(fence_of(8), tx, "account", "cents = 1", "id IN ('one', 'two')", {}, rows=2)
-        assert account(plain) == (1000, 0, 0)
-        with pytest.raises(RowCountError, match="2 rows, not for 1"), plain.transaction() as tx:
-            fenced_update(fence_of(10), tx, "account", "cents = 1", "id IN ('one', 'two')", {})
-        with plain.transaction() as tx:
-            fenced_update(fence_of(10), tx, "account", "cents = 1", "id IN ('one', 'two')", {}, rows=2)
 
     def test_a_version_that_was_read_is_written_once(self, client: Client):
         from taskguard.fencing.updates import versioned_update
@@ -78,6 +63,24 @@ class TestSQL:
         with pytest.raises(RowCountError):
             write(0, "three")
         assert account(client) == (1, 0, 1)
+
+
+class TestRows:
+    def test_a_row_that_is_not_there_is_said_to_be_missing(self, plain: Client):
+        with pytest.raises(RowCountError, match="no such row"):
+            take(plain, 7, "three")
+
+    def test_rows_of_which_one_is_ahead_are_refused_together(self, plain: Client):
+        from taskguard.fencing.updates import fenced_update
+
+        take(plain, 9, "two")
+        with pytest.raises(StaleFenceError), plain.transaction() as tx:
+            fenced_update(fence_of(8), tx, "account", "cents = 1", "id IN ('one', 'two')", {}, rows=2)
+        assert account(plain) == (1000, 0, 0)
+        with pytest.raises(RowCountError, match="2 rows, not for 1"), plain.transaction() as tx:
+            fenced_update(fence_of(10), tx, "account", "cents = 1", "id IN ('one', 'two')", {})
+        with plain.transaction() as tx:
+            fenced_update(fence_of(10), tx, "account", "cents = 1", "id IN ('one', 'two')", {}, rows=2)
 
 
 @pytest.mark.parametrize("how", ["core-psycopg2", "core-pymysql", "session-sqlite", "session-psycopg2"])
@@ -108,8 +111,8 @@ class TestSQLAlchemy:
 
         from taskguard.fencing.sqlalchemy import fenced_update, versioned_update
 
-        for target, token in ((model, 7), (model.__table__, 8)):
-            statement = update(target).where(model.__table__.c.id == "one").values(cents=model.__table__.c.cents - 5)
+        for target, columns, token in ((model, model, 7), (model.__table__, model.__table__.c, 8)):
+            statement = update(target).where(columns.id == "one").values(cents=columns.cents - 5)
             with client.transaction() as tx:
                 fenced_update(fence_of(token), tx, statement)
             with pytest.raises(StaleFenceError) as refused, client.transaction() as tx:
