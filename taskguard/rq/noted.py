@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rq.job import Job, Retry
 
+from taskguard.rq.guarding import guard_for, guard_of
 from taskguard.rq.note import Note
 
 if TYPE_CHECKING:
@@ -56,9 +57,8 @@ class NotedJob(Job):
         return mapping
 
     def _execute(self) -> Any:
-        from taskguard.rq.guarding import guard_for, guard_of
-
-        guarded = guard_for(self.func, self.queue_class) if self.queue_class is not None else None
+        has_patterns = getattr(self.queue_class, "taskguard_tasks", None)
+        guarded = guard_for(self.func, self.queue_class) if has_patterns else None
         if guarded is None or guarded is guard_of(self.func):
             return super()._execute()
         from taskguard.rq.run import Run

@@ -23,7 +23,7 @@ from taskguard.rq import singleton_task  # noqa: F401 - so that no work horse ha
 from taskguard.rq.answer import NothingToTell
 from taskguard.rq.delivery import ATTEMPT
 from taskguard.rq.guarding import guard_for, warm
-from taskguard.rq.noted import NotedJob, PutBack, is_scheduled_again, noted_class
+from taskguard.rq.noted import NotedJob, PutBack, is_scheduled_again, noted, noted_class
 from taskguard.rq.run import Run  # noqa: F401 - nor this
 from taskguard.rq.settle import settle_for
 
@@ -36,13 +36,13 @@ _logger = logging.getLogger("taskguard")
 class GuardedWorkerMixin(BaseWorker):
     """In front of any of RQ's worker classes."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.job_class = noted_class(self.job_class)  # read with its note: that costs no question of its own
-
     _is_warm = False
     _performs = False
     """Whether a body runs in this very process, or has just ended there."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.job_class = noted_class(self.job_class)  # read with its note: that costs no question of its own
 
     # -- where the body runs -----------------------------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ class GuardedWorkerMixin(BaseWorker):
     def perform_job(self, job: Job, queue: Queue) -> bool:
         # The id of the execution is known here and in the parent, and nowhere else: it is the attempt.
         setattr(job, ATTEMPT, self.execution.id if self.execution else "")
-        job.queue_class = type(queue)  # type: ignore[attr-defined]
+        noted(job).queue_class = type(queue)
         self._performs = True
         try:
             if _is_leftover(job, queue):
