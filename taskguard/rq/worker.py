@@ -17,6 +17,7 @@ from typing import Any
 
 from rq import Queue, SimpleWorker, SpawnWorker, Worker
 from rq.job import Job, JobStatus
+from rq.utils import now
 from rq.worker import BaseWorker
 
 from taskguard.rq import singleton_task  # noqa: F401 - so that no work horse has to import it
@@ -82,7 +83,10 @@ class GuardedWorkerMixin(BaseWorker):
         error = sys.exc_info()[1]
         if isinstance(error, NothingToTell):
             raise error
-        super().handle_execution_ended(job, queue, heartbeat_ttl)
+        if noted(job).is_guarded and job.success_callback is None and job.failure_callback is None:
+            job.ended_at = job.last_heartbeat = now()  # written in a moment, with the end of the job
+        else:
+            super().handle_execution_ended(job, queue, heartbeat_ttl)
 
     def handle_job_retry(self, job: Job, queue: Queue, retry: Any, *args: Any, **kwargs: Any) -> None:
         if not isinstance(retry, PutBack):
