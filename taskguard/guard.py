@@ -222,11 +222,13 @@ class Guard:
         effect_key: str | None = None,
         tell: bool = True,
         patience: float | None = None,
+        before_too_many: Callable[[], None] = lambda: None,
     ) -> Work | Held | Completed:
         """Ask for the key, to run the body now if it is granted.
 
-        Raises `TooManyStartsError`, after ending the job for good, if its workers died too often. *effect_key* is what
-        `fence.once` goes by, where that is not the idempotency key.
+        Raises `TooManyStartsError`, after ending the job for good, if its workers died too often; what the queue must
+        know before that end is in the store is done by *before_too_many*. *effect_key* is what `fence.once` goes by,
+        where that is not the idempotency key.
         """
         asked, answer = self.ask(claim, tell=tell, patience=patience)
         if not isinstance(answer, Lease):
@@ -235,6 +237,7 @@ class Guard:
         if answer.starts > policy.max_starts:
             error = TooManyStartsError(claim.key, claim.owner, answer.starts, policy.max_starts)
             self.tell("too_many_starts", answer, token=answer.token, detail=str(error))
+            before_too_many()
             work.fail(error)
             raise error
         return work

@@ -13,10 +13,14 @@ from typing import Any
 from uuid import uuid4
 
 import psutil
+import pytest
 import redis
+from rq import Worker
 from rq.job import Job
 
 from taskguard.rq import GuardedQueue
+from taskguard.rq.note import Note
+from taskguard.rq.noted import NOTE
 from tests import hatchery
 from tests.celery.ledger import Ledger
 from tests.rq import jobs
@@ -26,6 +30,10 @@ from tests.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 OURS = "taskguard.rq.GuardedWorker"
 PLAIN = "rq.Worker"
+
+both_workers = pytest.mark.parametrize("kind", [OURS, PLAIN])
+mostly_ours = pytest.mark.parametrize("kind", [OURS, pytest.param(PLAIN, marks=pytest.mark.faults)])
+"""What takes its time: with a plain worker in the long runs only."""
 
 
 class WorkerProcess:
@@ -179,6 +187,14 @@ class Scene:
 
     def fetch(self, job: Any) -> Job:
         return Job.fetch(job.id, self.connection, serializer=self.queue.serializer)
+
+    def note(self, job: Any) -> Note:
+        """What the guard has written down with the job."""
+        return Note.read(self.connection.hget(job.key, NOTE))
+
+    @property
+    def idle_workers(self) -> list[Any]:
+        return [worker for worker in Worker.all(queue=self.queue) if worker.get_state() == "idle"]
 
     # -- what happened ---------------------------------------------------------------------------------------------
 
