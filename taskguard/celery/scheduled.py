@@ -27,6 +27,7 @@ from taskguard.guard import new_attempt, pauses
 from taskguard.policy import Policy
 from taskguard.schedule import Note, claim_of, gives_up
 from taskguard.store import Claimant, Completed, Ending, Held, How
+from taskguard.switch import is_off
 from taskguard.work import Work
 
 UNWINDS_WITHIN = 1.0
@@ -37,7 +38,7 @@ _logger = logging.getLogger("taskguard")
 
 def note_of(request: Any) -> Note | None:
     """The slot that a delivery is for."""
-    if request.called_directly or request.id is None or request.is_eager:
+    if request.called_directly or request.id is None or request.is_eager or is_off():
         return None
     return Note.of(Headers.of(request.headers, str(request.id)).slot)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -14,10 +13,15 @@ from typing import Any
 from uuid import uuid4
 
 import psutil
+import pytest
 import redis
+from rq import Worker
 from rq.job import Job
 
 from taskguard.rq import GuardedQueue
+from taskguard.rq.note import Note
+from taskguard.rq.noted import NOTE
+from tests import hatchery
 from tests.celery.ledger import Ledger
 from tests.rq import jobs
 from tests.rq.bodies import DIRECTORY, gate_path, ledger_path
@@ -27,16 +31,17 @@ ROOT = Path(__file__).parents[2]
 OURS = "taskguard.rq.GuardedWorker"
 PLAIN = "rq.Worker"
 
+both_workers = pytest.mark.parametrize("kind", [OURS, PLAIN])
+mostly_ours = pytest.mark.parametrize("kind", [OURS, pytest.param(PLAIN, marks=pytest.mark.faults)])
+"""What takes its time: with a plain worker in the long runs only."""
+
 
 class WorkerProcess:
     """One `rq worker`. What it is sent by signal, it gets as an operator would send it."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: dict[str, str]) -> None:
         self._log = log
-        with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            )
+        self._process = hatchery.start(command, log=log, directory=ROOT, environment=environment)
         self.pid = self._process.pid
 
     def log(self) -> str:
@@ -129,7 +134,7 @@ class Scene:
         worker = WorkerProcess(
             [*line, queue or self.queue.name],
             self.directory / f"worker{len(self.workers)}.log",
-            {**os.environ, DIRECTORY: str(self.directory), "PYTHONUNBUFFERED": "1", **(environment or {})},
+            {DIRECTORY: str(self.directory), "PYTHONUNBUFFERED": "1", **(environment or {})},
         )
         self.workers.append(worker)
         if wait and command == "worker":
@@ -182,6 +187,14 @@ class Scene:
 
     def fetch(self, job: Any) -> Job:
         return Job.fetch(job.id, self.connection, serializer=self.queue.serializer)
+
+    def note(self, job: Any) -> Note:
+        """What the guard has written down with the job."""
+        return Note.read(self.connection.hget(job.key, NOTE))
+
+    @property
+    def idle_workers(self) -> list[Any]:
+        return [worker for worker in Worker.all(queue=self.queue) if worker.get_state() == "idle"]
 
     # -- what happened ---------------------------------------------------------------------------------------------
 
