@@ -48,6 +48,8 @@ class Event:
     state: str = ""
     since: float = 0.0
     detail: str = ""
+    differs: tuple[str, ...] = ()
+    """Arguments, by name, in which this call is not like the holder's: its key does not tell them apart."""
 
     def __str__(self) -> str:
         parts = [f"{self.kind.replace('_', ' ')}: {self.key}", f"owner {self.owner}"]
@@ -57,6 +59,8 @@ class Event:
             parts.append(f"since {datetime.fromtimestamp(self.since, timezone.utc):%Y-%m-%d %H:%M:%S} UTC")
         if self.token:
             parts.append(f"token {self.token}")
+        if self.differs:
+            parts.append(f"with other {', '.join(self.differs)}")
         if self.detail:
             parts.append(self.detail)
         return ", ".join(parts)

@@ -12,6 +12,15 @@ from taskguard.errors import ConfigurationError, StoreError, TaskguardError
 
 COMMANDS: dict[str, str] = {
     # command: the module that has it as `command`
+    "bench": "taskguard.cli.bench",
+    "completion": "taskguard.cli.completion",
+    "doctor": "taskguard.cli.doctor",
+    "explain": "taskguard.cli.explain",
+    "ls": "taskguard.cli.ls",
+    "release": "taskguard.cli.release",
+    "show": "taskguard.cli.show",
+    "stats": "taskguard.cli.stats",
+    "watch": "taskguard.cli.watch",
 }
 
 USAGE, STORE, FAILED = 2, 3, 1

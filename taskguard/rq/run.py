@@ -108,6 +108,8 @@ class Run:
             return self._run(args, kwargs)
         finally:
             setattr(self.job, BEGUN, False)
+            if self.guard.recorder is not None:
+                self.guard.recorder.flush(last=True)  # a horse ends without what Python does at exit
 
     def _run(self, args: Any, kwargs: Any) -> Any:
         try:
@@ -139,7 +141,7 @@ class Run:
         if not self.note.key:
             keys, given = self.guarded.keys, self.note.idempotency_key
             key = keys.explicit(given) if given else keys(args, kwargs)
-            payload = keys.payload(args, kwargs) if given else ""
+            payload = keys.payload(args, kwargs) if given else self.guarded.likeness(args, kwargs)
             self.note = self.note.with_(id=self.job.id, key=key, payload=payload)
         self.key = self.note.key
         self.place = self.note.place or place_of(self.policy, self.key)

@@ -20,6 +20,7 @@ from taskguard.forks import Forked, watch_forks
 from taskguard.rules import Kept, Receipt, Rules, Step, seen
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
 from taskguard.stores import safe_url
+from taskguard.stores.histories import sqlite as histories
 from taskguard.stores.memory import wall_clock
 
 Answer = TypeVar("Answer")
@@ -112,6 +113,7 @@ class SQLiteStore(Forked):
         self._opened: tuple[sqlite3.Connection, object] | None = None
         self._forking = False
         self._until_purge = 1
+        self.history = histories.SQLiteHistory(self._transaction, namespace)
         watch_forks(self)
 
     def __repr__(self) -> str:
@@ -333,7 +335,7 @@ class SQLiteStore(Forked):
                     raise
                 time.sleep(0.005)
         connection.execute("PRAGMA synchronous=FULL")
-        connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
+        connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}{histories.SCHEMA}COMMIT;")
 
     def before_fork(self) -> None:
         # A child that inherits an open file inherits SQLite's belief in locks that only its parent has.
