@@ -39,5 +39,5 @@ class PostgresHistory:
         )
         query = f"{one_log.format('true')} UNION ALL {one_log.format('false')}"
         rows = self._look(query, {"prefix": prefix, "limit": limit})
-        lines = [Line(row.key, row.text, row.notable, at=row.at / MICROS) for row in rows]
+        lines = [Line(row.key, row.text, row.notable, at=row.at / MICROS) for row in reversed(rows)]
         return sorted(lines, key=lambda line: line.at)[-limit:]

@@ -58,4 +58,4 @@ class RedisHistory:
             if len(page) < PAGE:
                 break
             before = b"(" + page[-1][0]
-        return found[:limit]
+        return found[:limit][::-1]

@@ -26,7 +26,7 @@ _READ = (
 )
 _TRIM = (
     "DELETE FROM taskguard_history WHERE namespace = ?1 AND notable = ?2 AND (at < ?3 OR id <= (SELECT id FROM"
-    f" taskguard_history WHERE namespace = ?1 AND notable = ?2 ORDER BY id DESC LIMIT 1 OFFSET {MOST}))"
+    " taskguard_history WHERE namespace = ?1 AND notable = ?2 ORDER BY id DESC LIMIT 1 OFFSET ?4))"
 )
 
 Work = Callable[[sqlite3.Connection, int], Any]
@@ -55,9 +55,9 @@ class SQLiteHistory:
     def read(self, prefix: str = "", /, *, limit: int = 1000) -> list[Line]:
         def look(db: sqlite3.Connection, now: int) -> list[Line]:
             rows = [
-                row for log in (0, 1) for row in db.execute(_READ, (self._namespace, log, prefix, limit)).fetchall()
+                row for log in (1, 0) for row in db.execute(_READ, (self._namespace, log, prefix, limit)).fetchall()
             ]
-            return [Line(key, text, bool(notable), at=at / MICROS) for key, text, notable, at in rows]
+            return [Line(key, text, bool(notable), at=at / MICROS) for key, text, notable, at in reversed(rows)]
 
         return sorted(self._transaction(look, "BEGIN"), key=lambda line: line.at)[-limit:]
 
@@ -67,4 +67,4 @@ class SQLiteHistory:
             return
         self._until_trim = TRIM_EVERY
         for log in (0, 1):
-            db.execute(_TRIM, (self._namespace, log, now - KEPT_FOR * MICROS))
+            db.execute(_TRIM, (self._namespace, log, now - KEPT_FOR * MICROS, MOST))

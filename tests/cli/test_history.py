@@ -1,0 +1,226 @@
+"""The log of decisions: capped, in order, by the store's clock, and at nobody's cost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from taskguard import ConfigurationError, Guard, open_store
+from taskguard.history import Line, decisions, history_of
+from taskguard.store import Store
+from taskguard.stores.histories import memory, postgresql, redis, sqlite
+from taskguard.stores.memory import MemoryStore
+from tests.servers import Proxy
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def store(store_url: str) -> Store:
+    return open_store(store_url, namespace=f"history-{uuid4().hex[:8]}")
+
+
+def lines(count: int, *, key: str = "key", notable: bool = False) -> list[Line]:
+    return [Line(key, f'["text", "{key}", {number}]', notable) for number in range(count)]
+
+
+def kinds(store: Store, prefix: str = "") -> list[str]:
+    return [decision.event.kind for decision in decisions(store, prefix)]
+
+
+def test_lines_come_back_in_the_order_in_which_they_were_added(store: Store):
+    history = history_of(store)
+    history.add(lines(30))
+    history.add(lines(3, notable=True))
+
+    assert [line.text for line in history.read()] == [line.text for line in lines(30) + lines(3)]
+
+
+def test_the_newest_are_read_and_those_of_a_prefix(store: Store):
+    history = history_of(store)
+    history.add([*lines(5, key="a:1"), *lines(5, key="b:1"), *lines(5, key="a:2", notable=True)])
+
+    assert [line.key for line in history.read("a:")] == ["a:1"] * 5 + ["a:2"] * 5
+    assert [line.text for line in history.read("b:1", limit=2)] == [line.text for line in lines(5, key="b:1")[-2:]]
+    assert history.read("c") == []
+
+
+def test_a_prefix_is_taken_as_it_is(store: Store):
+    history = history_of(store)
+    history.add([*lines(1, key="100%"), *lines(1, key="1000"), *lines(1, key="a_b"), *lines(1, key="axb")])
+
+    assert [line.key for line in history.read("100%")] == ["100%"]
+    assert [line.key for line in history.read("a_")] == ["a_b"]
+
+
+def test_a_line_is_as_old_as_it_says_by_the_store_s_clock(store: Store):
+    history = history_of(store)
+    history.add([Line("key", '["now", "key"]', False), Line("key", '["old", "key"]', False, age=3600)])
+    old, now = history.read()
+
+    assert "old" in old.text
+    assert now.at - old.at == pytest.approx(3600, abs=0.01)
+    assert now.at == pytest.approx(time.time(), abs=30)
+
+
+def test_neither_log_grows_without_end_nor_crowds_out_the_other(store: Store, monkeypatch: pytest.MonkeyPatch):
+    for module in (sqlite, postgresql, redis):
+        monkeypatch.setattr(module, "MOST", 100)
+    history = history_of(store)
+    history.add(lines(50, notable=True))
+    for _ in range(40):
+        history.add(lines(100))
+    kept = history.read(limit=10_000)
+
+    # Redis trims by whole nodes of a stream, the tables every so many additions.
+    assert 100 <= len([line for line in kept if not line.notable]) <= 100 + 100 * max(sqlite.TRIM_EVERY, 2)
+    assert len([line for line in kept if line.notable]) == 50
+
+
+def test_a_line_that_is_too_old_goes(store: Store):
+    history = history_of(store)
+    if isinstance(history, redis.RedisHistory):
+        pytest.skip("there the whole log goes when nothing was added to it for so long")
+    history.add([Line("key", "old", False, age=31 * 86400)])
+    for _ in range(sqlite.TRIM_EVERY):
+        history.add([Line("key", "new", False)])
+
+    assert "old" not in [line.text for line in history.read()]
+
+
+def test_the_whole_log_of_a_namespace_that_nobody_uses_goes(redis_server: Any):
+    store = open_store(redis_server.url, namespace="left")
+    store.history.add(lines(1))
+
+    assert store.execute("TTL", "taskguard:nothing") == -2
+    assert 0 < store.execute("TTL", "left:history:{left}:ordinary") <= 30 * 86400
+
+
+def test_the_process_s_own_store_keeps_it_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(memory, "MOST", 3)
+    history = MemoryStore().history
+    history.add([*lines(5), *lines(2, notable=True)])
+
+    assert len(history.read()) == 5
+
+
+# -- what a guard tells ------------------------------------------------------------------------------------------
+
+
+def test_a_run_and_its_repetition_are_told(store: Store):
+    guard = Guard(store)
+    for _ in range(2):
+        guard.run("key", lambda: 1, keep_for=60)
+    guard.recorder.flush()
+
+    assert kinds(store) == ["claimed", "completed", "reused"]
+    assert {decision.where for decision in decisions(store)} == {f"{os.uname().nodename}:{os.getpid()}"}
+
+
+def test_it_is_told_soon_without_being_asked_to(store: Store):
+    with Guard(store).hold("key"):
+        wait_until(lambda: kinds(store) == ["claimed"])
+
+
+def test_a_release_by_hand_is_told(store: Store):
+    guard = Guard(store)
+    guard.run("key", lambda: 1, keep_for=60)
+    assert guard.free("key", by="an operator")
+    guard.recorder.flush()
+
+    assert decisions(store)[-1].event.detail == "by hand, an operator"
+
+
+def test_a_script_tells_what_it_did_when_it_ends(store_url: str):
+    namespace = f"script-{uuid4().hex[:8]}"
+    program = f"from taskguard import Guard\nGuard({store_url!r}, namespace={namespace!r}).run('key', int, keep_for=60)"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+    assert kinds(open_store(store_url, namespace=namespace)) == ["claimed", "completed"]
+
+
+def test_a_forked_child_tells_its_own_decisions_and_not_its_parent_s(store: Store):
+    guard = Guard(store)
+    guard.run("parent", int, keep_for=60)
+    child = os.fork()
+    if child == 0:
+        try:
+            guard.run("child", int, keep_for=60)
+            guard.recorder.flush(last=True)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    guard.recorder.flush()
+
+    wait_until(lambda: len(kinds(store)) >= 4, what="what was sent without waiting has arrived")
+    assert sorted(decision.event.key for decision in decisions(store)) == ["child", "child", "parent", "parent"]
+
+
+def test_one_setting_switches_it_off(store: Store):
+    guard = Guard(store, history=False)
+    guard.run("key", int, keep_for=60)
+
+    assert guard.recorder is None
+    assert kinds(store) == []
+
+
+def test_a_setting_that_is_neither_is_an_error(store: Store):
+    with pytest.raises(ConfigurationError, match="history='no'"):
+        Guard(store, history="no")  # type: ignore[arg-type]
+
+
+class Hanging:
+    """A history on a store that does not answer."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.goes_on = threading.Event()
+
+    def add(self, lines: Sequence[Line], /, *, last: bool = False) -> None:
+        self.asked.set()
+        self.goes_on.wait(60)
+
+    def read(self, prefix: str = "", /, *, limit: int = 1000) -> list[Line]:
+        return []
+
+
+def test_no_job_waits_for_the_history():
+    store = MemoryStore()
+    store.history = hanging = Hanging()  # type: ignore[assignment]
+    guard = Guard(store)
+    guard.run("first", int, keep_for=60)
+    assert hanging.asked.wait(20)
+    guard.run("second", int, keep_for=60)  # ends while the history hangs
+
+    hanging.goes_on.set()
+
+
+def test_a_store_without_a_history_is_a_store():
+    store = MemoryStore()
+    del store.history
+    guard = Guard(store)
+
+    assert guard.run("key", int, keep_for=60) == 0
+    assert decisions(store) == []
+
+
+def test_what_was_decided_while_the_store_was_away_is_told_when_it_is_back(
+    redis_server: Any, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("taskguard.history.ASK_AGAIN", 0.2)
+    namespace = f"away-{uuid4().hex[:8]}"
+    guard = Guard(f"redis://127.0.0.1:{proxy.port}/0?timeout=1", namespace=namespace)
+    with guard.hold("key", lease=30):
+        proxy.refuse()
+        guard.recorder.flush()
+        proxy.heal()
+    seen = open_store(redis_server.url, namespace=namespace)
+
+    wait_until(lambda: kinds(seen) == ["claimed", "released"])
