@@ -48,6 +48,8 @@ class Event:
     state: str = ""
     since: float = 0.0
     detail: str = ""
+    lasts: float = 0.0
+    """Of a claim: seconds that it holds unless it is renewed, a job's delay in the queue included."""
     differs: tuple[str, ...] = ()
     """Arguments, by name, in which this call is not like the holder's: its key does not tell them apart."""
 

@@ -310,7 +310,8 @@ class Guard:
 
     def _tell_of_answer(self, claim: Claim, answer: Lease | Held | Completed) -> None:
         if isinstance(answer, Lease):
-            self.tell("took_over" if answer.took_over else "claimed", claim, token=answer.token, state=answer.state)
+            kind: Kind = "took_over" if answer.took_over else "claimed"
+            self.tell(kind, claim, token=answer.token, state=answer.state, lasts=claim.lease)
             return
         facts = {"holder": answer.owner, "token": answer.token, "differs": differing(claim.payload, answer.payload)}
         if isinstance(answer, Held):

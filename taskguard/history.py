@@ -64,7 +64,8 @@ class History(Protocol):
     def add(self, lines: Sequence[Line], /, *, last: bool = False) -> None:
         """Append all of them, in one exchange.
 
-        *last*: the process may end now. What can be sent is sent, and nobody waits to hear that it arrived.
+        *last*: the process may end now, and there is no later. A server that can be told not to answer need not be
+        waited for.
         """
 
     def read(self, prefix: str = "", /, *, limit: int = 1000) -> list[Line]:
@@ -158,11 +159,11 @@ class Recorder(Forked):
 
 def _text(event: Event, where: str) -> str:
     facts = (event.kind, event.key, event.owner, event.token, event.holder, event.state, event.since, event.detail)
-    return json.dumps((*facts, event.differs, where))
+    return json.dumps((*facts, event.lasts, event.differs, where))
 
 
 def _decision(line: Line) -> Decision:
-    kind, key, owner, token, holder, state, since, detail, differs, where = json.loads(line.text)
+    kind, key, owner, token, holder, state, since, detail, lasts, differs, where = json.loads(line.text)
     event = Event(
         kind=kind,
         key=key,
@@ -172,6 +173,7 @@ def _decision(line: Line) -> Decision:
         state=state,
         since=since,
         detail=detail,
+        lasts=lasts,
         differs=tuple(differs),
     )
     return Decision(at=line.at, where=where, event=event)

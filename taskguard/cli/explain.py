@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import click
 
-from taskguard.cli.keys import entries_of, key_argument, key_of
+from taskguard.cli.keys import decisions_of, entries_of, key_argument, key_of
 from taskguard.cli.output import age, console, json_option, table, write_json
 from taskguard.cli.target import Target, with_target
 from taskguard.cli.views import age_of, clock_time, decision_as_json, entry_as_json, state_of, told
-from taskguard.history import Decision, decisions
+from taskguard.history import Decision
 from taskguard.store import Entry
 
 SKIPPED = ("duplicate", "reused")
@@ -31,7 +31,7 @@ def command(target: Target, words: tuple[str, ...], limit: int, as_json: bool) -
     """
     key = key_of(target, words)
     entries = entries_of(target, key)
-    past = decisions(target.store, key, limit=limit)
+    past = decisions_of(target, key, limit)
     if as_json:
         write_json(
             {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any
 
@@ -13,6 +14,8 @@ from click.shell_completion import CompletionItem
 
 from taskguard.cli.target import Target, find_target
 from taskguard.errors import TaskguardError
+from taskguard.history import Decision, decisions
+from taskguard.keys import space_of
 from taskguard.store import Entry
 
 INTERNAL = "taskguard:"
@@ -41,6 +44,23 @@ def entries_of(target: Target, key: str) -> list[Entry]:
     """What is known of the key: its run, then its places in the queue."""
     found = [target.store.get(key + suffix) for suffix in _BESIDE]
     return [entry for entry in found if entry is not None]
+
+
+def decisions_of(target: Target, key: str, limit: int) -> list[Decision]:
+    """The newest decisions about the key, and about its places in the queue and its runs that have an entry apart."""
+
+    def is_its(decision: Decision) -> bool:
+        rest = decision.event.key.removeprefix(key)
+        return rest in _BESIDE or rest.startswith((":job:", ":beside:"))
+
+    # Of a key that was named by hand others may be the beginning: invoice:4 and invoice:42.
+    return [decision for decision in decisions(target.store, key, limit=10 * limit) if is_its(decision)][-limit:]
+
+
+def fits(key: str, pattern: str) -> bool:
+    """Whether the key is of a task whose name fits the pattern; a function of RQ may be named with rq: or without."""
+    task = space_of(key)
+    return fnmatchcase(task, pattern) or fnmatchcase(task.removeprefix("rq:"), pattern)
 
 
 def _key_of_call(task: Any, words: Sequence[str]) -> str:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
-
 import click
 
-from taskguard.cli.keys import INTERNAL
+from taskguard.cli.keys import INTERNAL, fits
 from taskguard.cli.output import Duration, age, console, json_option, table, write_json
 from taskguard.cli.target import Target, with_target
 from taskguard.cli.views import STATES, age_of, entry_as_json, state_of
-from taskguard.keys import space_of
 from taskguard.store import Entry
 
 HELD = ("queued", "running", "ran-out")
@@ -30,13 +27,12 @@ def command(target: Target, states: tuple[str, ...], task: str, older_than: floa
     that are done or free are remembered for a while too; --state done shows those.
     """
 
-    def fits(entry: Entry) -> bool:
+    def is_wanted(entry: Entry) -> bool:
         if entry.key.startswith(INTERNAL) or state_of(entry) not in (states or HELD):
             return False
-        return age_of(entry) >= older_than and fnmatchcase(space_of(entry.key), task)
+        return age_of(entry) >= older_than and fits(entry.key, task)
 
-    prefix = task if not set(task) & set("*?[") else ""
-    found = sorted(filter(fits, target.store.scan(prefix)), key=lambda entry: entry.since)[:limit]
+    found = sorted(filter(is_wanted, target.store.scan()), key=lambda entry: entry.since)[:limit]
     if as_json:
         write_json([entry_as_json(entry) for entry in found])
     elif not found:

@@ -9,12 +9,11 @@ import sys
 import click
 
 from taskguard.cli.explain import sentence
-from taskguard.cli.keys import entries_of, key_argument, key_of
+from taskguard.cli.keys import decisions_of, entries_of, key_argument, key_of
 from taskguard.cli.output import json_option, write_json
 from taskguard.cli.target import Target, with_target
 from taskguard.cli.views import state_of
 from taskguard.guard import Guard
-from taskguard.history import decisions
 from taskguard.store import Entry
 
 HELD = ("queued", "running", "ran-out", "done")
@@ -63,7 +62,7 @@ def command(target: Target, words: tuple[str, ...], yes: bool, as_json: bool) ->
 
 def _ask(target: Target, held: list[Entry]) -> None:
     for entry in held:
-        click.echo(sentence(entry, decisions(target.store, entry.key, limit=50)), err=True)
+        click.echo(sentence(entry, decisions_of(target, entry.key, 50)), err=True)
         click.echo(_EFFECTS[state_of(entry)], err=True)
     if not sys.stdin.isatty():
         raise click.UsageError("nobody is there to be asked; look at the above, and say --yes")

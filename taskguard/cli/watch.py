@@ -6,14 +6,13 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from itertools import islice
 
 import click
 from rich.console import Group
 from rich.live import Live
 
-from taskguard.cli.keys import INTERNAL
+from taskguard.cli.keys import INTERNAL, fits
 from taskguard.cli.output import Duration, age, console, json_option, table, write_json_line
 from taskguard.cli.target import Target, with_target
 from taskguard.cli.views import age_of, clock_time, decision_as_json, state_of, told
@@ -55,15 +54,18 @@ class _Watched:
         self._seen: deque[Decision] = deque(maxlen=2 * AT_ONCE)
 
     def new(self) -> list[Decision]:
-        """What was decided since the last look. A process tells a moment later, so the newest are read each time."""
-        known = set(self._seen)
+        """What was decided since the last look; at first, the last few.
+
+        A process tells a moment later than it decides, so the newest are read each time.
+        """
+        known, is_first = set(self._seen), not self._seen
         found = [
             decision
             for decision in decisions(self._target.store, limit=AT_ONCE)
-            if decision not in known and fnmatchcase(space_of(decision.event.key), self._task)
+            if decision not in known and fits(decision.event.key, self._task)
         ]
         self._seen.extend(found)
-        return found
+        return found[-ROWS:] if is_first else found
 
     def held(self) -> list[list[str]]:
         entries = [
@@ -71,7 +73,7 @@ class _Watched:
             for entry in islice(self._target.store.scan(), SCANNED)
             if state_of(entry) in ("running", "queued", "ran-out")
             and not entry.key.startswith(INTERNAL)
-            and fnmatchcase(space_of(entry.key), self._task)
+            and fits(entry.key, self._task)
         ]
         entries.sort(key=lambda entry: entry.since)
         return [[state_of(e), age(age_of(e)), e.key, e.owner, str(e.token)] for e in entries[:ROWS]]

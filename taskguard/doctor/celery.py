@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from celery.backends.base import DisabledBackend
@@ -12,6 +12,7 @@ from taskguard.celery.settings import visibility_timeout
 from taskguard.doctor.finding import Finding, Patient
 from taskguard.keys import space_of
 
+_STARTS = ("claimed", "took_over")
 _FORGETFUL = ("redis", "rediss", "sentinel", "valkey", "valkeys", "sqs", "gcpubsub", "azureservicebus", "filesystem")
 """Transports that deliver a message again when it was not acknowledged for some time."""
 
@@ -21,7 +22,7 @@ def visibility(patient: Patient) -> Iterator[Finding]:
     if not _redelivers(patient):
         return
     timeout = visibility_timeout(patient.app)
-    seen = _longest_runs(patient)
+    seen = _longest_between(patient, "running", {"completed", "failed", "released", "requeued"})
     for task in patient.tasks:
         limit = _time_limit(task)
         longest = max(limit, seen.get(task.taskguard.keys.space, 0.0))
@@ -56,7 +57,6 @@ def delivery(patient: Patient) -> Iterator[Finding]:
 def queueing(patient: Patient) -> Iterator[Finding]:
     """A queued entry that ends before its job starts lets another job in beside it."""
     queued_for = patient.guarding.settings.queued_for
-    waits = _longest_waits(patient)
     if _redelivers(patient) and queued_for < visibility_timeout(patient.app):
         yield Finding(
             "TG203",
@@ -66,15 +66,38 @@ def queueing(patient: Patient) -> Iterator[Finding]:
             f"back after {visibility_timeout(patient.app):g} s: another call can get in between, and both run",
             f"set taskguard_queued_for to {2 * visibility_timeout(patient.app):g} or more",
         )
-    for task, wait in sorted(waits.items()):
+    for task, wait in sorted(_longest_between(patient, "queued", _STARTS).items()):
         if wait > queued_for / 2:
             yield Finding(
                 "TG203",
                 "error" if wait > queued_for else "warning",
                 task,
-                f"a job waited {wait:.0f} s in the queue lately, and its entry is over {queued_for:g} s after its "
-                "countdown or eta: another call can then get in beside it, and both run",
+                f"a job waited {wait:.0f} s in the queue lately, on top of its countdown or eta, and its entry is over "
+                f"after {queued_for:g} s of that: another call can then get in beside it, and both run",
                 f"set taskguard_queued_for to {4 * wait:.0f} or more, or start more workers",
+            )
+
+
+def delays(patient: Patient) -> Iterator[Finding]:
+    """A worker keeps a delayed message unacknowledged until its time has come."""
+    if not _redelivers(patient):
+        return
+    timeout, queued_for = visibility_timeout(patient.app), patient.guarding.settings.queued_for
+    longest: dict[str, float] = defaultdict(float)
+    for decision in patient.decisions:
+        if decision.event.state == "queued" and decision.event.kind in _STARTS:
+            space = space_of(decision.event.key)
+            longest[space] = max(longest[space], decision.event.lasts - queued_for)
+    for task, delay in sorted(longest.items()):
+        if delay > timeout:
+            yield Finding(
+                "TG209",
+                "warning",
+                task,
+                f"it was called with a countdown or eta of {delay:.0f} s, and the broker delivers a message again that "
+                f"is not acknowledged for {timeout:g} s: each time another worker gets a copy. The guard runs one of "
+                "them, and the others cost",
+                f'set broker_transport_options = {{"visibility_timeout": {int(delay * 2)}}}, or call it later',
             )
 
 
@@ -157,7 +180,7 @@ def patterns(patient: Patient) -> Iterator[Finding]:
             )
 
 
-CHECKS = (visibility, delivery, queueing, retention, results, combinations, patterns)
+CHECKS = (visibility, delivery, queueing, delays, retention, results, combinations, patterns)
 
 
 def _redelivers(patient: Patient) -> bool:
@@ -170,17 +193,12 @@ def _time_limit(task: Any) -> float:
     return float(task.time_limit or task.app.conf.task_time_limit or 0.0)
 
 
-def _longest_runs(patient: Patient) -> dict[str, float]:
-    """The longest run of each key space that the history still knows from its start to its end."""
-    return _longest_between(patient, {"running"}, {"completed", "failed", "released", "requeued"})
+def _longest_between(patient: Patient, state: str, ends: Collection[str]) -> dict[str, float]:
+    """The longest that a job of each key space was known to be in *state* before an event of *ends*.
 
-
-def _longest_waits(patient: Patient) -> dict[str, float]:
-    """The longest that a job of each key space was queued before it started, its own delay not told apart."""
-    return _longest_between(patient, {"queued"}, {"claimed", "took_over"})
-
-
-def _longest_between(patient: Patient, states: set[str], ends: set[str]) -> dict[str, float]:
+    Of a queued one without its own delay, for which its entry lasts longer.
+    """
+    queued_for = patient.guarding.settings.queued_for
     begun: dict[tuple[str, str], float] = {}
     longest: dict[str, float] = defaultdict(float)
     for decision in patient.decisions:
@@ -189,6 +207,7 @@ def _longest_between(patient: Patient, states: set[str], ends: set[str]) -> dict
         if event.kind in ends and job in begun:
             space = space_of(event.key)
             longest[space] = max(longest[space], decision.at - begun.pop(job))
-        if event.kind in ("claimed", "took_over") and event.state in states:
-            begun[job] = decision.at
+        if event.kind in _STARTS and event.state == state:
+            delay = max(0.0, event.lasts - queued_for) if state == "queued" else 0.0
+            begun[job] = decision.at + delay
     return longest

@@ -26,6 +26,7 @@ IDS: dict[str, str] = {
     "TG206": "options that cannot work together",
     "TG207": "a pattern fits no task",
     "TG208": "scheduled jobs are not guarded",
+    "TG209": "a delay is longer than the visibility timeout",
     "TG301": "a key ignores an argument that varies",
     "TG302": "leases were lost",
 }
@@ -70,7 +71,7 @@ class Patient:
     @cached_property
     def tasks(self) -> list[Any]:
         """The guarded tasks of the app."""
-        self.app.finalize()
         self.app.loader.import_default_modules()
+        self.app.finalize()
         found = [task for task in self.app.tasks.values() if getattr(task, "taskguard", None) is not None]
         return sorted(found, key=lambda task: str(task.name))

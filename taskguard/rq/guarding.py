@@ -6,15 +6,16 @@ import difflib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from redis import Redis
 from rq import Queue
 from rq.serializers import DefaultSerializer
 
-from taskguard.errors import ConfigurationError
+from taskguard.errors import ConfigurationError, StoreError
 from taskguard.events import Listener
 from taskguard.fence import current_fence
 from taskguard.guard import Guard
@@ -222,8 +223,10 @@ def guard_on(connection: Redis, serializer: Any, settings: Settings = Settings()
 
 def warm(connection: Redis, serializer: Any) -> None:
     """Make what every work horse needs, in the process that forks them."""
-    guard_on(connection, serializer)
+    guard = guard_on(connection, serializer)
     Policy.trusted()
+    with suppress(StoreError):
+        cast(RedisStore, guard.store).learn_silence()  # a horse then ends without waiting for its last words
 
 
 def _make_guard(store: Store, serializer: Any, settings: Settings) -> Guard:

@@ -105,6 +105,8 @@ class RedisStore:
         self._renewing: dict[int, _Connections] = {}
         self._namespace = namespace
         self._name = name or "RedisStore"
+        self.can_be_silent = False
+        """Whether the server is known to be silent when it is told to be; see `learn_silence`."""
         self.history = RedisHistory(_Wire(self), namespace)
 
     def __repr__(self) -> str:
@@ -253,6 +255,22 @@ class RedisStore:
         except redis.exceptions.RedisError as error:
             self._explain(error)
 
+    def learn_silence(self) -> None:
+        """Find out whether the server can be told not to answer. A user may lack the right, and a proxy the command.
+
+        Their refusal is an answer too, and would be read by whoever uses the connection next: so it is tried first.
+        """
+        connection = self._connections.make()
+        try:
+            connection.connect()
+            commands = [(b"CLIENT", b"REPLY", b"SKIP"), (b"ECHO", b"not heard"), (b"ECHO", b"heard")]
+            connection.send_packed_command([_packed(command) for command in commands], check_health=False)
+            self.can_be_silent = _reply(connection) == b"heard"
+        except redis.exceptions.RedisError as error:
+            self._explain(error)
+        finally:
+            connection.disconnect()
+
     def _send(self, command: Sequence[Any]) -> None:
         """Have the server do it and say nothing: whoever sent it does not wait, and the connection stays clean."""
         try:
@@ -303,7 +321,11 @@ class _Wire:
 
     def send(self, keys: Sequence[str], args: Sequence[Any]) -> None:
         # With its source: nobody hears that the server does not know the script.
-        self._store._send([b"EVAL", _HISTORY.source, len(keys), *keys, *args])
+        command = [b"EVAL", _HISTORY.source, len(keys), *keys, *args]
+        if self._store.can_be_silent:
+            self._store._send(command)
+        else:
+            self.ask(*command)
 
     def ask(self, *command: Any) -> Any:
         return self._store._execute(self._store._connections, *command)

@@ -121,7 +121,9 @@ def test_show_of_nothing_is_exit_code_1(guard: Guard, run: Run):
 
 def test_explain_says_who_holds_it_and_who_was_skipped(guard: Guard, run: Run):
     lease = held(guard, payload="shop.charge:digest;order=00000001;cents=00000002")
-    guard.ask(Claim(KEY, "job-2", "x", lease=30, keep_for=60, payload="shop.charge:other;order=00000001;cents=99999999"))
+    guard.ask(
+        Claim(KEY, "job-2", "x", lease=30, keep_for=60, payload="shop.charge:other;order=00000001;cents=99999999")
+    )
     told(guard)
     shown = run("explain", KEY).stdout
 

@@ -22,7 +22,7 @@ class Wire(Protocol):
         """Run the script; from the thread that renews."""
 
     def send(self, keys: Sequence[str], args: Sequence[Any]) -> None:
-        """Have the script run, and hear nothing of it."""
+        """Have the script run, and if the server can be told to be silent wait for no answer."""
 
     def ask(self, *command: Any) -> Any:
         """One command, and its reply."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from taskguard.history import KEPT_FOR, MOST, Line
 from taskguard.rules import MICROS, micros
@@ -32,14 +32,10 @@ _TRIM = (
 Work = Callable[[sqlite3.Connection, int], Any]
 
 
-class Transactions(Protocol):
-    def __call__(self, work: Work, begin: str = ..., /) -> Any:
-        """Do it in one transaction."""
-
-
 class SQLiteHistory:
-    def __init__(self, transaction: Transactions, namespace: str) -> None:
-        self._transaction = transaction
+    def __init__(self, read: Callable[[Work, str], Any], write: Callable[[Work], None], namespace: str) -> None:
+        self._read = read
+        self._write = write
         self._namespace = namespace
         self._until_trim = 1
 
@@ -50,7 +46,7 @@ class SQLiteHistory:
             )
             self._trim_at_times(db, now)
 
-        self._transaction(step)
+        self._write(step)
 
     def read(self, prefix: str = "", /, *, limit: int = 1000) -> list[Line]:
         def look(db: sqlite3.Connection, now: int) -> list[Line]:
@@ -59,7 +55,7 @@ class SQLiteHistory:
             ]
             return [Line(key, text, bool(notable), at=at / MICROS) for key, text, notable, at in reversed(rows)]
 
-        return sorted(self._transaction(look, "BEGIN"), key=lambda line: line.at)[-limit:]
+        return sorted(self._read(look, "BEGIN"), key=lambda line: line.at)[-limit:]
 
     def _trim_at_times(self, db: sqlite3.Connection, now: int) -> None:
         self._until_trim -= 1
