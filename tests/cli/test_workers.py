@@ -82,3 +82,15 @@ def test_an_app_can_do_without_a_history(make_fleet: Any, tmp_path: Any):
 
     store = scene.job("job").taskguard.guarding.guard.store
     assert store.execute("EXISTS", "taskguard:history:{taskguard}:ordinary") == 0
+
+
+def test_a_child_of_the_pool_tells_before_it_ends(scene: Scene, monkeypatch: Any):
+    from celery.signals import worker_process_shutdown
+
+    monkeypatch.setattr("taskguard.history.GATHER", 60)
+    guard = scene.job("job").taskguard.guarding.guard
+    guard.run("key", int, keep_for=60)
+    assert decisions(guard.store) == []
+    worker_process_shutdown.send(sender=None, pid=1, exitcode=0)
+
+    assert [decision.event.kind for decision in decisions(guard.store)] == ["claimed", "completed"]

@@ -6,13 +6,14 @@ import re
 import time
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from taskguard import open_store
 from taskguard.celery import singleton_task
 from taskguard.celery.guarding import guarding_of
-from taskguard.doctor import IDS
+from taskguard.doctor import IDS, examine
 from taskguard.events import Event
 from taskguard.history import Recorder
 from tests.doctor.conftest import Examine
@@ -25,8 +26,8 @@ ROOT = Path(__file__).parents[2]
 # -- the store ---------------------------------------------------------------------------------------------------
 
 
-def test_a_sound_store_has_no_finding(store_url: str, look: Examine):
-    assert look(store_url) == {}
+def test_a_sound_store_has_no_finding(store_url: str):
+    assert examine(open_store(store_url, namespace=f"sound-{uuid4().hex[:8]}")) == []
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
@@ -232,6 +233,33 @@ def test_tg207_a_pattern_that_fits_no_task(make_app: Any, look_at: Examine):
 )
 def test_tg208_scheduled_jobs_that_are_not_guarded(make_app: Any, look_at: Examine, conf: dict[str, Any]):
     assert [*look_at(make_app(**conf))] == ["TG208"]
+
+
+def test_tg209_a_delay_longer_than_the_visibility_timeout(make_app: Any, look_at: Examine):
+    app = make_app()
+
+    @singleton_task(app, shared=False, name="later")
+    def later() -> None: ...
+
+    later.apply_async(countdown=7200)
+    guarding_of(app).calls.recorder.flush()
+
+    [finding] = look_at(app)["TG209"]
+    assert (finding.about, finding.level) == ("later", "warning")
+    assert "7200 s" in finding.problem
+
+
+def test_a_delay_is_no_time_in_the_queue(make_app: Any, look_at: Examine):
+    app = make_app(broker_transport_options={"visibility_timeout": 100000}, taskguard_queued_for=100000)
+
+    @singleton_task(app, shared=False, name="later")
+    def later() -> None: ...
+
+    key, guard = later.taskguard.key(), guarding_of(app).guard
+    _tell(guard, Event(kind="claimed", key=key, owner="job", state="queued", lasts=190000), ago=90000)
+    _tell(guard, Event(kind="claimed", key=key, owner="job", state="running", lasts=30), ago=0)
+
+    assert look_at(app) == {}
 
 
 # -- what was seen -----------------------------------------------------------------------------------------------
