@@ -79,7 +79,7 @@ def test_neither_log_grows_without_end_nor_crowds_out_the_other(store: Store, mo
         history.add(lines(100))
     kept = history.read(limit=10_000)
 
-    # Redis trims by whole nodes of a stream, the tables every so many additions.
+    # In Redis some of what is kept are times; the tables are trimmed every so many additions.
     assert 100 <= len([line for line in kept if not line.notable]) <= 100 + 100 * max(sqlite.TRIM_EVERY, 2)
     assert len([line for line in kept if line.notable]) == 50
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from taskguard.history import MOST, Line
 
@@ -17,7 +16,7 @@ class MemoryHistory:
     def add(self, lines: Sequence[Line], /, *, last: bool = False) -> None:
         now = self._clock() / 1e6
         for line in lines:
-            self._logs[line.notable].append(replace(line, at=now - line.age, age=0.0))
+            self._logs[line.notable].append(line._replace(at=now - line.age, age=0.0))
 
     def read(self, prefix: str = "", /, *, limit: int = 1000) -> list[Line]:
         found = [line for log in self._logs for line in log.copy() if line.key.startswith(prefix)]

@@ -1,12 +1,13 @@
-"""The history in Redis: two capped streams, apart from all entries.
+"""The history in Redis: two capped lists, apart from all entries.
 
 They are in one slot, and no verb of a key touches them, so on a cluster they may be on another node than a key's entry.
+Lists and not streams: all lines of a batch are one command, a quarter of what as many XADD cost the server.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from taskguard.history import KEPT_FOR, MOST, Line
@@ -34,9 +35,10 @@ class RedisHistory:
         self._logs = [f"{namespace}:history:{{{namespace}}}:{log}" for log in ("ordinary", "notable")]
 
     def add(self, lines: Sequence[Line], /, *, last: bool = False) -> None:
-        args: list[Any] = [MOST, KEPT_FOR]
-        for line in lines:
-            args += (micros(line.age), int(line.notable), line.text)
+        ordinary = [f"{micros(line.age)} {line.text}" for line in lines if not line.notable]
+        notable = [f"{micros(line.age)} {line.text}" for line in lines if line.notable]
+        # Twice, for up to half of the elements are times.
+        args = [2 * MOST, KEPT_FOR, len(ordinary), *ordinary, *notable]
         if last:
             self._wire.send(self._logs, args)
         else:
@@ -47,15 +49,27 @@ class RedisHistory:
         return sorted(found, key=lambda line: line.at)[-limit:]
 
     def _newest(self, notable: bool, prefix: str, limit: int) -> list[Line]:
+        """The oldest of them first."""
         found: list[Line] = []
-        before: Any = b"+"
-        while len(found) < limit:
-            page = self._wire.ask(b"XREVRANGE", self._logs[notable], before, b"-", b"COUNT", PAGE)
-            for _, (_, at, _, text) in page:
-                key = json.loads(text)[1]
-                if key.startswith(prefix):
-                    found.append(Line(key, text.decode(), notable, at=int(at) / MICROS))
-            if len(page) < PAGE:
+        came = 0
+        for element in self._backwards(notable):
+            if element.startswith(b"@"):
+                came = int(element[1:])
+                continue
+            age, _, text = element.decode().partition(" ")
+            key = json.loads(text)[1]
+            if key.startswith(prefix):
+                found.append(Line(key, text, notable, at=(came - int(age)) / MICROS))
+            if len(found) == limit:
                 break
-            before = b"(" + page[-1][0]
-        return found[:limit][::-1]
+        return found[::-1]
+
+    def _backwards(self, notable: bool) -> Iterator[bytes]:
+        end = -1
+        while True:
+            # What others add meanwhile moves a page on: a line may be seen twice, and none is left out.
+            page = self._wire.ask(b"LRANGE", self._logs[notable], end - PAGE + 1, end)
+            yield from reversed(page)
+            if len(page) < PAGE:
+                return
+            end -= PAGE
