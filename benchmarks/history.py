@@ -2,9 +2,9 @@
 
     python benchmarks/history.py [--rounds 15] [--calls 400] [--only redis]
 
-Rounds are interleaved (each contender once per round, in turn), the figure is the median of the rounds. On a busy machine the processor time is the surer one. What the
-history writes in the background is written while the rounds go on, so it is part of the figure. Servers are started by
-this script.
+Rounds are interleaved (each contender once per round, in turn), the figure is the median of the rounds. On a busy
+machine the processor time is the surer one. What the history writes in the background is written while the rounds go
+on, so it is part of both figures. Servers are started by this script.
 """
 
 from __future__ import annotations

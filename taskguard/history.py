@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted
 from typing import NamedTuple, Protocol
 
+from taskguard import native
 from taskguard.alarm import Alarm
 from taskguard.clocks import since_boot
 from taskguard.errors import StoreError
@@ -38,6 +39,8 @@ AT_ONCE = 500
 WAITING = 2_000
 """Decisions kept while the store cannot be asked; then the oldest go."""
 ASK_AGAIN = 5.0
+PATIENCE = 2.0
+"""Seconds that a process which ends waits for its own thread to have told."""
 
 _logger = logging.getLogger("taskguard")
 
@@ -92,7 +95,8 @@ def history_of(store: Store) -> History | None:
 def decisions(store: Store, prefix: str = "", *, limit: int = 1000) -> list[Decision]:
     """The newest decisions about keys that start so, the oldest of them first."""
     history = history_of(store)
-    return [] if history is None else [_decision(line) for line in history.read(prefix, limit=limit)]
+    found = [] if history is None else [_decision(line) for line in history.read(prefix, limit=limit)]
+    return [decision for decision in found if decision is not None]
 
 
 class Recorder(Forked):
@@ -110,20 +114,35 @@ class Recorder(Forked):
         self._where = f"{os.uname().nodename}:{os.getpid()}"
         self._due: float | None = None
         self._failing = False
+        self._sending = native.allocate_lock()
         self._alarm = Alarm(self._work, lambda: self._due)
 
     def __call__(self, event: Event) -> None:
         now = since_boot()
         self._waiting.append((now, event))
-        if self._due is None:  # two threads may both find it so; that is harmless
-            self._due = now + GATHER
-            self._alarm.ring_by(now + GATHER)
+        # Two threads may both find it so; that is harmless.
+        if self._due is None:
+            self._ring_by(now + GATHER)
+        elif len(self._waiting) == AT_ONCE:
+            self._ring_by(now)
+
+    def _ring_by(self, moment: float) -> None:
+        self._due = moment
+        self._alarm.ring_by(moment)
 
     def flush(self, *, last: bool = False) -> None:
         """Bring what was gathered to the store now, from this thread. Never raises for the store's sake."""
         if last and self._failing:
             return  # a process does not end later for a log
-        self._due = None  # before the lines are taken: one that comes meanwhile asks for the next time
+        if not self._sending.acquire(True, PATIENCE):
+            return  # another thread is at it, and its store does not answer
+        try:
+            self._due = None  # before the lines are taken: one that comes meanwhile asks for the next time
+            self._send(last)
+        finally:
+            self._sending.release()
+
+    def _send(self, last: bool) -> None:
         while batch := self._taken():
             try:
                 self._history.add(self._lines(batch), last=last)
@@ -169,8 +188,12 @@ def _text(event: Event, where: str) -> str:
     )
 
 
-def _decision(line: Line) -> Decision:
-    kind, key, owner, token, holder, state, since, detail, lasts, differs, where = json.loads(line.text)
+def _decision(line: Line) -> Decision | None:
+    try:
+        # A later version may have more to tell.
+        kind, key, owner, token, holder, state, since, detail, lasts, differs, where = json.loads(line.text)[:11]
+    except (ValueError, TypeError):
+        return None  # not ours
     event = Event(
         kind=kind,
         key=key,

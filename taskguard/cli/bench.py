@@ -38,7 +38,7 @@ def command(target: Target, calls: int, seconds: float, as_json: bool) -> None:
         return
     click.echo(f"{len(both)} times claim and complete on {target.name}, in milliseconds:")
     rows = [[name, *[f"{value:.2f}" for value in values.values()]] for name, values in figures.items()]
-    console().print(table(["", *figures["both"]], rows))
+    console().print(table(["", *figures["both"]], rows, folded=""))
 
 
 def _measure(store: Store, calls: int, seconds: float) -> tuple[list[float], list[float]]:

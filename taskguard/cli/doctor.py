@@ -6,7 +6,7 @@ from collections import Counter
 
 import click
 
-from taskguard.cli.output import json_option, write_json
+from taskguard.cli.output import json_option, say, write_json
 from taskguard.cli.target import Target, with_target
 from taskguard.doctor import Finding, examine
 
@@ -37,8 +37,8 @@ def _write(found: list[Finding]) -> None:
     for finding in found:
         colour = "red" if finding.level == "error" else "yellow"
         click.echo(f"{click.style(f'{finding.id} {finding.level}', fg=colour)}  {finding.about}: {finding.title}")
-        click.echo(f"    {finding.problem}.")
-        click.echo(f"    To do: {finding.advice}.\n")
+        say(f"{finding.problem}.")
+        say(f"To do: {finding.advice}.\n")
     levels = Counter(finding.level for finding in found)
     if not found:
         click.echo("All is well.")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from taskguard.cli.keys import decisions_of, entries_of, key_argument, key_of
-from taskguard.cli.output import age, console, json_option, table, write_json
+from taskguard.cli.output import age, console, json_option, say, short, table, write_json
 from taskguard.cli.target import Target, with_target
 from taskguard.cli.views import age_of, clock_time, decision_as_json, entry_as_json, state_of, told
 from taskguard.history import Decision
@@ -49,23 +49,23 @@ def command(target: Target, words: tuple[str, ...], limit: int, as_json: bool) -
 
 def _write(key: str, entries: Sequence[Entry], past: Sequence[Decision]) -> None:
     if not entries:
-        click.echo(f"Nothing is known of {key} now: the next call of it runs.")
+        say(f"Nothing is known of {key} now: the next call of it runs.")
     for entry in entries:
-        click.echo(sentence(entry, past))
+        say(sentence(entry, past))
     skipped = [decision for decision in past if decision.event.kind in SKIPPED]
     if past:
-        click.echo(f"\n{len(skipped)} of the last {len(past)} decisions answered a call without a run of its own.")
+        say(f"\n{len(skipped)} of the last {len(past)} decisions answered a call without a run of its own.")
         others = sorted({name for decision in skipped for name in decision.event.differs})
         if others:
-            click.echo(
+            say(
                 f"Some of those calls had other arguments than the holder's: {', '.join(others)}. Their key does not "
                 "tell them apart; if they are other work, let key= name these arguments too."
             )
-        rows = [[clock_time(d.at), d.event.owner, told(d), d.where] for d in past]
-        click.echo("\nWhat happened (UTC, the newest last):")
+        rows = [[clock_time(d.at), short(d.event.owner), told(d), d.where] for d in past]
+        say("\nWhat happened (UTC, the newest last):")
         console().print(table(["TIME", "JOB", "WHAT", "WHERE"], rows, folded="WHAT"))
     else:
-        click.echo("The history has nothing of it: it is older than the log, or the history is switched off.")
+        say("The history has nothing of it: it is older than the log, or the history is switched off.")
 
 
 def sentence(entry: Entry, past: Sequence[Decision]) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from heapq import nsmallest
+
 import click
 
 from taskguard.cli.keys import INTERNAL, fits
-from taskguard.cli.output import Duration, age, console, json_option, table, write_json
+from taskguard.cli.output import Duration, age, console, json_option, short, table, write_json
 from taskguard.cli.target import Target, with_target
 from taskguard.cli.views import STATES, age_of, entry_as_json, state_of
 from taskguard.store import Entry
@@ -32,11 +34,11 @@ def command(target: Target, states: tuple[str, ...], task: str, older_than: floa
             return False
         return age_of(entry) >= older_than and fits(entry.key, task)
 
-    found = sorted(filter(is_wanted, target.store.scan()), key=lambda entry: entry.since)[:limit]
+    found = nsmallest(limit, filter(is_wanted, target.store.scan()), key=lambda entry: entry.since)
     if as_json:
         write_json([entry_as_json(entry) for entry in found])
     elif not found:
         click.echo(f"Nothing of that kind in {target.name}.")
     else:
-        rows = [[state_of(entry), age(age_of(entry)), entry.key, entry.owner] for entry in found]
+        rows = [[state_of(entry), age(age_of(entry)), entry.key, short(entry.owner)] for entry in found]
         console().print(table(["STATE", "SINCE", "KEY", "JOB"], rows, folded="KEY"))

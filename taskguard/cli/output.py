@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import click
-from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -35,23 +35,33 @@ def write_json_line(value: Any) -> None:
     click.echo(json.dumps(value, sort_keys=True))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, folded: str = "", title: str = "") -> Table:
-    """A narrow table. The *folded* column is broken where there is no room; the others are cut."""
-    made = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False, title=title or None)
+def say(text: str) -> None:
+    """A sentence or two, broken between words where there is a terminal."""
+    console().print(clean(text), markup=False, soft_wrap=not sys.stdout.isatty())
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, folded: str, title: str = "") -> Table:
+    """A narrow table. The *folded* column is broken where there is no room; the others are kept whole."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title=title or None)
     made.title_justify = "left"
-    made.show_header = any(columns)
+    made.show_header = any(name.strip() for name in columns)
     for name in columns:
-        if name == folded:
-            made.add_column(name, overflow="fold", min_width=20)
-        else:
-            made.add_column(name, no_wrap=True, overflow="ellipsis")
+        made.add_column(name, overflow="fold", no_wrap=name != folded)
     for row in rows:
-        made.add_row(*[_plain(cell) for cell in row])
+        made.add_row(*[Text(clean(cell)) for cell in row])  # as text: brackets are no markup
     return made
 
 
-def _plain(text: str) -> str:
-    return text.replace("[", "\\[")  # rich would read it as markup
+def short(name: str) -> str:
+    """The id of a job, for people who see many: its beginning in a terminal, the whole of it elsewhere."""
+    return f"{name[:8]}…" if len(name) > 16 and sys.stdout.isatty() else name
+
+
+def clean(text: str) -> str:
+    """What may be shown in a terminal: a key can hold anything, also what would move the cursor."""
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in text)
 
 
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))

@@ -30,7 +30,7 @@ def command(target: Target, words: tuple[str, ...], as_json: bool) -> None:
     elif not found:
         click.echo(f"Nothing is known of {key}: the next call of it runs.")
     for entry in found if not as_json else []:
-        console().print(table(["", ""], _facts(entry), folded=""))
+        console().print(table(["", " "], _facts(entry), folded=" "))
     if not found:
         raise click.exceptions.Exit(1)
 

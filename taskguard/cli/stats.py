@@ -12,13 +12,24 @@ import click
 from taskguard.cli.keys import INTERNAL
 from taskguard.cli.output import age, console, json_option, table, write_json
 from taskguard.cli.target import Target, with_target
-from taskguard.cli.views import age_of, entry_as_json, state_of
+from taskguard.cli.views import STATES, entry_as_json, state_of
 from taskguard.events import Event
 from taskguard.history import MOST, ORDINARY, Decision, decisions
 from taskguard.keys import space_of
 from taskguard.store import Entry
 
-COUNTS = ("starts", "queued", "completed", "failed", "duplicates", "reused", "taken_over", "lost", "refused")
+COUNTS = {
+    # what it is in JSON: what it is in a table
+    "starts": "STARTS",
+    "queued": "QUEUED",
+    "completed": "DONE",
+    "failed": "FAILED",
+    "duplicates": "SKIPPED",
+    "reused": "REUSED",
+    "taken_over": "TAKEN",
+    "lost": "LOST",
+    "refused": "REFUSED",
+}
 _KINDS = {
     "completed": "completed",
     "failed": "failed",
@@ -38,13 +49,11 @@ def command(target: Target, as_json: bool) -> None:
     The counts come from the history, which keeps the newest decisions: the line above the table says since when.
     """
     past = decisions(target.store, limit=2 * MOST + 2000)
-    entries = [entry for entry in target.store.scan() if not entry.key.startswith(INTERNAL)]
-    facts = _facts(past, entries)
+    facts = _facts(past, (entry for entry in target.store.scan() if not entry.key.startswith(INTERNAL)))
     if as_json:
         write_json(facts)
         return
-    states = Counter(state_of(entry) for entry in entries)
-    click.echo("Now: " + ", ".join(f"{states[state]} {state}" for state in ("running", "queued", "ran-out", "done")))
+    click.echo("Now: " + ", ".join(f"{facts['states'][state]} {state}" for state in STATES))
     if facts["longest_held"]:
         longest = facts["longest_held"]
         click.echo(f"Longest held: {longest['key']}, {longest['state']} for {age(time.time() - longest['since'])}")
@@ -55,7 +64,7 @@ def command(target: Target, as_json: bool) -> None:
         f"\nRuns of the last {_span(facts['ordinary_since'])}, the rest of the last {_span(facts['notable_since'])}:"
     )
     rows = [[task, *[str(counts[name]) for name in COUNTS]] for task, counts in facts["tasks"].items()]
-    console().print(table(["TASK", *[name.replace("_", " ").upper() for name in COUNTS]], rows, folded="TASK"))
+    console().print(table(["TASK", *COUNTS.values()], rows, folded="TASK"))
 
 
 def _facts(past: list[Decision], entries: Iterable[Entry]) -> dict[str, Any]:
@@ -63,13 +72,17 @@ def _facts(past: list[Decision], entries: Iterable[Entry]) -> dict[str, Any]:
     for decision in past:
         for name in _counted(decision.event):
             tasks[space_of(decision.event.key)][name] += 1
-    held = [entry for entry in entries if state_of(entry) in ("running", "queued")]
-    longest = max(held, key=age_of, default=None)
+    states: Counter[str] = Counter()
+    longest = None
+    for entry in entries:
+        states[state_of(entry)] += 1
+        if state_of(entry) in ("running", "queued") and (longest is None or entry.since < longest.since):
+            longest = entry
     ordinary = [decision.at for decision in past if decision.event.kind in ORDINARY]
     notable = [decision.at for decision in past if decision.event.kind not in ORDINARY]
     return {
         "tasks": {task: {name: counts[name] for name in COUNTS} for task, counts in sorted(tasks.items())},
-        "held": len(held),
+        "states": {state: states[state] for state in STATES},
         "longest_held": None if longest is None else entry_as_json(longest),
         "ordinary_since": min(ordinary, default=None),
         "notable_since": min(notable, default=None),

@@ -6,7 +6,7 @@ import time
 from datetime import datetime, timezone
 from typing import Any
 
-from taskguard.cli.output import age
+from taskguard.cli.output import age, short
 from taskguard.history import Decision
 from taskguard.keys import space_of
 from taskguard.store import Entry
@@ -57,6 +57,12 @@ def decision_as_json(decision: Decision) -> dict[str, Any]:
     }
 
 
+def label(key: str) -> str:
+    """The key, short enough for a line: its digest is cut."""
+    space = space_of(key)
+    return key if space == key else f"{space}:{key[len(space) :].split(':')[2][:8]}"
+
+
 def moment(at: float) -> str:
     return f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
 
@@ -71,9 +77,9 @@ def told(decision: Decision) -> str:
     event = decision.event
     words = _WORDS.get((event.kind, event.state)) or event.kind.replace("_", " ")
     if event.kind == "duplicate":
-        words = f"skipped: {event.state} by {event.holder}, for {age(decision.at - event.since)} then"
+        words = f"skipped: {event.state} by {short(event.holder)}, for {age(decision.at - event.since)} then"
     elif event.kind == "reused":
-        words = f"answered with the end of {event.holder}: {event.state}"
+        words = f"answered with the end of {short(event.holder)}: {event.state}"
     if event.differs:
         words += f"; with other {', '.join(event.differs)}"
     return f"{words} ({event.detail})" if event.detail else words

@@ -13,11 +13,10 @@ from rich.console import Group
 from rich.live import Live
 
 from taskguard.cli.keys import INTERNAL, fits
-from taskguard.cli.output import Duration, age, console, json_option, table, write_json_line
+from taskguard.cli.output import Duration, age, clean, console, json_option, short, table, write_json_line
 from taskguard.cli.target import Target, with_target
-from taskguard.cli.views import age_of, clock_time, decision_as_json, state_of, told
+from taskguard.cli.views import age_of, clock_time, decision_as_json, label, state_of, told
 from taskguard.history import Decision, decisions
-from taskguard.keys import space_of
 
 ROWS = 12
 AT_ONCE = 500
@@ -76,7 +75,7 @@ class _Watched:
             and fits(entry.key, self._task)
         ]
         entries.sort(key=lambda entry: entry.since)
-        return [[state_of(e), age(age_of(e)), e.key, e.owner, str(e.token)] for e in entries[:ROWS]]
+        return [[state_of(e), age(age_of(e)), label(e.key), short(e.owner), str(e.token)] for e in entries[:ROWS]]
 
 
 def _looks(interval: float, give_up: float | None) -> Iterator[None]:
@@ -95,9 +94,8 @@ def _lines(watched: _Watched, interval: float, give_up: float | None, as_json: b
                 write_json_line(decision_as_json(decision))
             else:
                 event = decision.event
-                click.echo(
-                    f"{clock_time(decision.at)} {event.key} job {event.owner} {told(decision)} at {decision.where}"
-                )
+                line = f"{clock_time(decision.at)} {event.key} job {event.owner} {told(decision)} at {decision.where}"
+                click.echo(clean(line))
         sys.stdout.flush()
 
 
@@ -106,6 +104,7 @@ def _live(watched: _Watched, interval: float, give_up: float | None) -> None:
     with Live(console=console(), screen=False, auto_refresh=False) as live:
         for _ in _looks(interval, give_up):
             past.extend(watched.new())
-            held = table(["STATE", "SINCE", "KEY", "JOB", "TOKEN"], watched.held(), title="Held")
-            rows = [[clock_time(d.at), space_of(d.event.key), d.event.owner, told(d)] for d in past]
-            live.update(Group(held, table(["TIME", "TASK", "JOB", "WHAT"], rows, title="Decided (UTC)")), refresh=True)
+            held = table(["STATE", "SINCE", "KEY", "JOB", "TOKEN"], watched.held(), folded="KEY", title="Held")
+            rows = [[clock_time(d.at), label(d.event.key), short(d.event.owner), told(d)] for d in past]
+            decided = table(["TIME", "KEY", "JOB", "WHAT"], rows, folded="WHAT", title="Decided (UTC)")
+            live.update(Group(held, "", decided), refresh=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from taskguard.doctor.finding import Finding, Patient
 from taskguard.errors import StoreError, StoreUnavailableError
+from taskguard.stores.memory import MemoryStore
 
 Check = Callable[[Patient], Iterator[Finding]]
 
@@ -81,7 +82,7 @@ def replicates(patient: Patient) -> Iterator[Finding]:
 
 def is_shared(patient: Patient) -> Iterator[Finding]:
     """A store in the memory of one process guards that process."""
-    if patient.store.guarantees.note.startswith("one process only"):
+    if isinstance(patient.store, MemoryStore):
         yield Finding(
             "TG106",
             "error",

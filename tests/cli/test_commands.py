@@ -88,6 +88,16 @@ def test_a_duration_that_is_none_is_a_wrong_use(guard: Guard, run: Run):
     assert "write 90, 90s, 15m, 2h or 1d" in result.output
 
 
+def test_a_key_cannot_write_to_the_terminal_as_it_likes(guard: Guard, run: Run):
+    held(guard, "evil\x1b[2J[bold]key")
+    told(guard)
+
+    for command in (("ls",), ("explain", "evil\x1b[2J[bold]key"), ("watch", "--for", "0"), ("stats",)):
+        shown = run(*command).stdout
+        assert "\x1b" not in shown
+        assert r"evil\x1b[2J[bold]key" in shown
+
+
 # -- show --------------------------------------------------------------------------------------------------------
 
 
@@ -237,7 +247,7 @@ def test_stats_count_by_task(guard: Guard, run: Run):
     charge, report = facts["tasks"]["shop.charge"], facts["tasks"]["shop.report"]
     assert (charge["starts"], charge["duplicates"]) == (1, 1)
     assert (report["starts"], report["completed"], report["reused"]) == (1, 1, 1)
-    assert (facts["held"], facts["longest_held"]["key"]) == (1, KEY)
+    assert (facts["states"]["running"], facts["longest_held"]["key"]) == (1, KEY)
     shown = run("stats").stdout
     assert "1 running" in shown
     assert f"Longest held: {KEY}" in shown

@@ -224,3 +224,40 @@ def test_what_was_decided_while_the_store_was_away_is_told_when_it_is_back(
     seen = open_store(redis_server.url, namespace=namespace)
 
     wait_until(lambda: kinds(seen) == ["claimed", "released"])
+
+
+def test_many_decisions_at_once_are_told_at_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("taskguard.history.GATHER", 60)
+    monkeypatch.setattr("taskguard.history.AT_ONCE", 10)
+    guard = Guard(MemoryStore())
+    for number in range(5):
+        guard.run(f"key-{number}", int, keep_for=60)
+
+    wait_until(lambda: len(kinds(guard.store)) == 10)
+
+
+def test_a_line_that_is_not_ours_is_left_out(store: Store):
+    Guard(store).run("key", int, keep_for=60)
+    history = history_of(store)
+    history.add([Line("key", '["some", "key"]', False)])
+
+    assert set(kinds(store)) <= {"claimed", "completed"}
+
+
+def test_what_comes_after_the_gathered_is_not_forgotten_at_the_end():
+    """A process that ends while its thread is telling waits for it."""
+    store = MemoryStore()
+    add, slow = store.history.add, threading.Event()
+
+    def add_slowly(lines: Sequence[Line], /, *, last: bool = False) -> None:
+        slow.set()
+        time.sleep(0.2)
+        add(lines, last=last)
+
+    store.history.add = add_slowly  # type: ignore[method-assign]
+    guard = Guard(store)
+    guard.run("key", int, keep_for=60)
+    assert slow.wait(20)
+    guard.recorder.flush(last=True)
+
+    assert kinds(store) == ["claimed", "completed"]
