@@ -120,8 +120,9 @@ def differing(one: str, other: str) -> tuple[str, ...]:
     """The arguments, by name, in which two calls differ; as far as what ends with their `likeness` tells."""
     if one == other or ";" not in one or ";" not in other:
         return ()
-    mine = dict(trait.split("=") for trait in one.split(";")[1:])
-    theirs = dict(trait.split("=") for trait in other.split(";")[1:])
+    mine, theirs = (
+        dict(trait.partition("=")[::2] for trait in text.rpartition(":")[2].split(";")[1:]) for text in (one, other)
+    )
     return tuple(name for name, value in mine.items() if theirs.get(name, value) != value)
 
 
@@ -131,7 +132,7 @@ def space_of(key: str) -> str:
     return found["space"] if found else key
 
 
-_MADE_HERE = re.compile(r"(?P<space>.+):\d+:[0-9a-f]{32}(:.*)?")
+_MADE_HERE = re.compile(r"(?P<space>.+?):\d+:[0-9a-f]{32}(:.*)?")
 
 
 def _digest(form: str) -> str:
