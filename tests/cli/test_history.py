@@ -14,10 +14,11 @@ from uuid import uuid4
 import pytest
 
 from taskguard import ConfigurationError, Guard, open_store
-from taskguard.history import Line, decisions, history_of
+from taskguard.history import History, Line, decisions, history_of
 from taskguard.store import Store
-from taskguard.stores.histories import memory, postgresql, redis, sqlite
+from taskguard.stores.histories import redis, sqlite
 from taskguard.stores.memory import MemoryStore
+from taskguard.testing import HistoryContract
 from tests.servers import Proxy
 from tests.waiting import wait_until
 
@@ -27,61 +28,22 @@ def store(store_url: str) -> Store:
     return open_store(store_url, namespace=f"history-{uuid4().hex[:8]}")
 
 
-def lines(count: int, *, key: str = "key", notable: bool = False) -> list[Line]:
-    return [Line(key, f'["text", "{key}", {number}]', notable) for number in range(count)]
-
-
 def kinds(store: Store, prefix: str = "") -> list[str]:
     return [decision.event.kind for decision in decisions(store, prefix)]
 
 
-def test_lines_come_back_in_the_order_in_which_they_were_added(store: Store):
-    history = history_of(store)
-    history.add(lines(30))
-    history.add(lines(3, notable=True))
+class TestHistory(HistoryContract):
+    """In each kind of store that several processes can share."""
 
-    assert [line.text for line in history.read()] == [line.text for line in lines(30) + lines(3)]
-
-
-def test_the_newest_are_read_and_those_of_a_prefix(store: Store):
-    history = history_of(store)
-    history.add([*lines(5, key="a:1"), *lines(5, key="b:1"), *lines(5, key="a:2", notable=True)])
-
-    assert [line.key for line in history.read("a:")] == ["a:1"] * 5 + ["a:2"] * 5
-    assert [line.text for line in history.read("b:1", limit=2)] == [line.text for line in lines(5, key="b:1")[-2:]]
-    assert history.read("c") == []
+    @pytest.fixture
+    def history(self, store: Store) -> History:
+        return store.history  # type: ignore[attr-defined, no-any-return]
 
 
-def test_a_prefix_is_taken_as_it_is(store: Store):
-    history = history_of(store)
-    history.add([*lines(1, key="100%"), *lines(1, key="1000"), *lines(1, key="a_b"), *lines(1, key="axb")])
-
-    assert [line.key for line in history.read("100%")] == ["100%"]
-    assert [line.key for line in history.read("a_")] == ["a_b"]
-
-
-def test_a_line_is_as_old_as_it_says_by_the_store_s_clock(store: Store):
-    history = history_of(store)
-    history.add([Line("key", '["now", "key"]', False), Line("key", '["old", "key"]', False, age=3600)])
-    old, now = history.read()
-
-    assert "old" in old.text
-    assert now.at - old.at == pytest.approx(3600, abs=0.01)
-    assert now.at == pytest.approx(time.time(), abs=30)
-
-
-def test_neither_log_grows_without_end_nor_crowds_out_the_other(store: Store, monkeypatch: pytest.MonkeyPatch):
-    for module in (sqlite, postgresql, redis):
-        monkeypatch.setattr(module, "MOST", 100)
-    history = history_of(store)
-    history.add(lines(50, notable=True))
-    for _ in range(40):
-        history.add(lines(100))
-    kept = history.read(limit=10_000)
-
-    # In Redis some of what is kept are times; the tables are trimmed every so many additions.
-    assert 100 <= len([line for line in kept if not line.notable]) <= 100 + 100 * max(sqlite.TRIM_EVERY, 2)
-    assert len([line for line in kept if line.notable]) == 50
+class TestMemoryHistory(HistoryContract):
+    @pytest.fixture
+    def history(self) -> History:
+        return MemoryStore().history
 
 
 def test_a_line_that_is_too_old_goes(store: Store):
@@ -97,18 +59,10 @@ def test_a_line_that_is_too_old_goes(store: Store):
 
 def test_the_whole_log_of_a_namespace_that_nobody_uses_goes(redis_server: Any):
     store = open_store(redis_server.url, namespace="left")
-    store.history.add(lines(1))
+    store.history.add([Line("key", '["text", "key"]', False)])
 
     assert store.execute("TTL", "taskguard:nothing") == -2
     assert 0 < store.execute("TTL", "left:history:{left}:ordinary") <= 30 * 86400
-
-
-def test_the_process_s_own_store_keeps_it_too(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(memory, "MOST", 3)
-    history = MemoryStore().history
-    history.add([*lines(5), *lines(2, notable=True)])
-
-    assert len(history.read()) == 5
 
 
 # -- what a guard tells ------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -41,6 +43,15 @@ def test_a_horse_that_is_killed_has_told_of_its_start(scene: Scene, redis_server
 
     assert start.where.endswith(f":{horse}")
     scene.open()
+
+
+def test_a_worker_tells_that_it_settled_for_its_horse(scene: Scene, redis_server: RedisServer):
+    worker = scene.start_worker()
+    scene.call(gate="gate")
+    scene.begun()
+    os.kill(worker.horse(), signal.SIGKILL)
+
+    wait_until(lambda: [d for d in told(scene, redis_server) if "settled by its worker" in d.event.detail])
 
 
 def test_two_calls_that_differ_are_told_apart(scene: Scene, redis_server: RedisServer):
