@@ -14,6 +14,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted
 from typing import NamedTuple, Protocol
@@ -24,6 +25,7 @@ from taskguard.clocks import since_boot
 from taskguard.errors import StoreError
 from taskguard.events import Event, Kind
 from taskguard.forks import Forked, watch_forks
+from taskguard.interrupt import came_by_signal
 from taskguard.store import Store
 
 ORDINARY: frozenset[Kind] = frozenset({"claimed", "completed", "released", "requeued"})
@@ -150,6 +152,10 @@ class Recorder(Forked):
             except StoreError as error:
                 self._keep(batch, error)
                 return
+            except Exception as error:
+                if came_by_signal(error):  # a job's time-out is not the history's failure
+                    raise
+                _logger.exception("%d decisions are not written to the history", len(batch))
 
     def _work(self, now: float) -> None:
         if self._due is not None and self._due <= now:
@@ -170,7 +176,8 @@ class Recorder(Forked):
         self._failing = True
         room = WAITING - len(self._waiting)
         self._waiting.extendleft(reversed(batch[-room:] if room else []))
-        self._due = since_boot() + ASK_AGAIN
+        with suppress(RuntimeError):  # the process ends, and no thread can be started any more
+            self._ring_by(since_boot() + ASK_AGAIN)
 
     def _lines(self, batch: Sequence[tuple[float, Event]]) -> list[Line]:
         now = since_boot()

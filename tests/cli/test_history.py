@@ -130,6 +130,31 @@ def test_a_setting_that_is_neither_is_an_error(store: Store):
         Guard(store, history="no")  # type: ignore[arg-type]
 
 
+EXCHANGES = {"RedisStore": "_exchange", "SQLiteStore": "_use", "PostgresStore": "_send"}
+"""By what method each store speaks to its server or its file."""
+
+
+def test_a_job_makes_no_exchange_with_the_store_for_its_history(store: Store, monkeypatch: pytest.MonkeyPatch):
+    name = EXCHANGES[type(store).__name__]
+    original, asking = getattr(store, name), []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        asking.append(threading.get_ident())
+        return original(*args, **kwargs)
+
+    def exchanges(guard: Guard) -> int:
+        before = asking.count(threading.get_ident())
+        guard.run(uuid4().hex, int, keep_for=60)
+        return asking.count(threading.get_ident()) - before
+
+    monkeypatch.setattr(store, name, counted)
+    with_history, without = Guard(store), Guard(store, history=False)
+    exchanges(without)  # the first one finds out what the server knows
+
+    assert exchanges(with_history) == exchanges(without) > 0
+    wait_until(lambda: set(asking) - {threading.get_ident()}, what="another thread tells")
+
+
 class Hanging:
     """A history on a store that does not answer."""
 
@@ -156,6 +181,20 @@ def test_no_job_waits_for_the_history():
     hanging.goes_on.set()
 
 
+def test_a_history_that_fails_breaks_no_job(caplog: pytest.LogCaptureFixture):
+    class Failing(Hanging):
+        def add(self, lines: Sequence[Line], /, *, last: bool = False) -> None:
+            raise OSError("no room")
+
+    store = MemoryStore()
+    store.history = Failing()  # type: ignore[assignment]
+    guard = Guard(store)
+    guard.run("key", int, keep_for=60)
+    guard.recorder.flush(last=True)
+
+    assert "2 decisions are not written to the history" in caplog.text
+
+
 def test_a_store_without_a_history_is_a_store():
     store = MemoryStore()
     del store.history
@@ -173,7 +212,7 @@ def test_what_was_decided_while_the_store_was_away_is_told_when_it_is_back(
     guard = Guard(f"redis://127.0.0.1:{proxy.port}/0?timeout=1", namespace=namespace)
     with guard.hold("key", lease=30):
         proxy.refuse()
-        guard.recorder.flush()
+        guard.recorder.flush()  # in vain, and from a thread that will not try again
         proxy.heal()
     seen = open_store(redis_server.url, namespace=namespace)
 
