@@ -21,6 +21,7 @@ Kind: TypeAlias = Literal[
     "released",
     "requeued",
     "refused",  # the end of the work was not accepted: somebody else holds the key
+    "fence_refused",  # a resource has seen a higher token and refused a write of the body
     "lost",  # the store says that this lease is not the newest
     "unsure",  # the lease ran out and the store is silent
     "renewal_failed",  # the store could not be asked; it is asked again

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from taskguard import interrupt
 from taskguard.clocks import since_boot
-from taskguard.errors import LeaseLostError, StoreError
+from taskguard.errors import LeaseLostError, StaleFenceError, StoreError
 from taskguard.events import Kind
 from taskguard.fence import Fence, current_fences, make_current
 from taskguard.heartbeat import Holding
@@ -61,6 +61,9 @@ class Work:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._leave_body()
+        if isinstance(error, StaleFenceError) and error.token == self.lease.token:
+            detail = f"{error.resource} has seen {error.mark}"
+            self._guard.tell("fence_refused", self.lease, token=error.token, detail=detail)
         lost = self._holding.body.meaning_of(error) if self._holding.body is not None else None
         if lost is not None:
             raise lost from None

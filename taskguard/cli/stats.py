@@ -37,6 +37,7 @@ _KINDS = {
     "reused": "reused",
     "lost": "lost",
     "refused": "refused",
+    "fence_refused": "refused",
 }
 
 

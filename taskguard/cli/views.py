@@ -92,5 +92,6 @@ _WORDS = {
     ("took_over", "queued"): "took the place of a holder whose lease had run out",
     ("lost", ""): "lost its lease",
     ("refused", ""): "its end was refused: another one has the key",
+    ("fence_refused", ""): "a write of it was refused: the resource has seen a higher token",
     ("requeued", ""): "went back into the queue",
 }

@@ -38,7 +38,7 @@ def keeps_its_leases(patient: Patient) -> Iterator[Finding]:
     """Holders that were replaced while they worked."""
     lost: dict[str, set[str]] = defaultdict(set)
     for decision in patient.decisions:
-        if decision.event.kind in ("lost", "refused") and "hold_at_most" not in decision.event.detail:
+        if decision.event.kind in ("lost", "refused", "fence_refused") and "hold_at_most" not in decision.event.detail:
             lost[space_of(decision.event.key)].add(f"{decision.event.owner} {decision.event.token}")
     for task, times in sorted(lost.items()):
         if len(times) > FEW:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from taskguard import Guard
+from taskguard import Guard, StaleFenceError
 from taskguard.store import Claim, Ending, Lease
 from tests.cli.conftest import Run
 from tests.waiting import wait_until
@@ -251,6 +251,15 @@ def test_stats_count_by_task(guard: Guard, run: Run):
     shown = run("stats").stdout
     assert "1 running" in shown
     assert f"Longest held: {KEY}" in shown
+
+
+def test_a_write_that_a_resource_refused_is_counted_and_explained(guard: Guard, run: Run):
+    with pytest.raises(StaleFenceError), guard.hold(KEY) as fence:
+        raise StaleFenceError(KEY, fence.token, "account 7", fence.token + 1)
+    told(guard)
+
+    assert answer(run("stats", "--json"))["tasks"]["shop.charge"]["refused"] == 1
+    assert "the resource has seen a higher token (account 7 has seen" in run("explain", KEY).stdout
 
 
 def test_watch_writes_a_line_for_each_decision_where_nobody_looks(guard: Guard, run: Run):

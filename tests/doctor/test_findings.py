@@ -22,6 +22,9 @@ from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 
+# An app of another test in this process shares its tasks with those made here.
+pytestmark = pytest.mark.filterwarnings("ignore:Task name")
+
 
 # -- the store ---------------------------------------------------------------------------------------------------
 
