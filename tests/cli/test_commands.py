@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -42,10 +43,11 @@ def test_ls_shows_who_holds_what(guard: Guard, run: Run):
     held(guard, OTHER, "job-2", state="queued")
     shown = run("ls").stdout
 
-    assert [line.split() for line in shown.splitlines()] == [
-        ["STATE", "SINCE", "KEY", "JOB"],
-        ["running", "0", "s", KEY, "job-1"],
-        ["queued", "0", "s", OTHER, "job-2"],
+    rows = [line.split() for line in shown.splitlines()]
+    assert rows[0] == ["STATE", "SINCE", "KEY", "JOB"]
+    assert [(row[0], row[2:]) for row in rows[1:]] == [
+        ("running", ["s", KEY, "job-1"]),
+        ("queued", ["s", OTHER, "job-2"]),
     ]
 
 
@@ -137,7 +139,7 @@ def test_explain_says_who_holds_it_and_who_was_skipped(guard: Guard, run: Run):
     told(guard)
     shown = run("explain", KEY).stdout
 
-    assert f"{KEY} is running for 0 s: job job-1 at " in shown
+    assert re.search(rf"{KEY} is running for \d+ s: job job-1 at ", shown)
     assert f"token {lease.token}" in shown
     assert "1 of the last 2 decisions answered a call without a run of its own" in shown
     assert "other arguments than the holder's: cents" in shown
