@@ -47,6 +47,8 @@ class Headers(NamedTuple):
     """How often it was put back in a row."""
     since: float = 0.0
     """When it first had to wait for another job."""
+    floor: int = 0
+    """The highest token that a resource refused it with: the next one is higher."""
 
     @classmethod
     def of(cls, headers: Mapping[str, Any] | None, task_id: str | None) -> Headers:

@@ -142,6 +142,7 @@ class Run:
             payload=self.headers.payload,
             copy=self.headers.copy,
             copy_for=self.guarding.settings.republish_after,
+            floor=self.headers.floor,
         )
 
     def _claim_beside(self) -> Claim:
@@ -152,8 +153,11 @@ class Run:
     def _begin(self, claim: Claim) -> Work | Held | Completed:
         self.claim = claim
         headers = self.headers
+        given = headers.idempotency_key
         by_key = self.id if self.policy.on_done == "rerun" else self.key
-        answer = self.guard.begin(claim, self.policy, idempotency_key=headers.idempotency_key or by_key)
+        # Another task may be called with the same key of the caller's: its effects are others.
+        effect = self.key if given else by_key
+        answer = self.guard.begin(claim, self.policy, idempotency_key=given or by_key, effect_key=effect)
         if isinstance(answer, Work) or not self.policy.enforce:
             return answer
         if headers.idempotency_key and answer.payload and headers.payload != answer.payload:
@@ -215,7 +219,8 @@ class Run:
             finally:
                 _running.reset(before)
             outcome = self._outcome_of(value)
-        except Retry:
+        except Retry as retry:
+            self._note_floor(work, retry.exc)
             self._go_on_elsewhere(work)
             raise
         except Reject as rejected:
@@ -228,9 +233,14 @@ class Run:
         except Exception as error:
             failure = error
             if work.is_own_loss(failure):
-                with suppress(StoreError):  # if nobody has it by now, that was one of its starts
-                    self._requeue(work, keep_starts=True)
-                self._put_back("it lost its lease")
+                refused = self._note_floor(work, failure)
+                if refused and self.request.is_eager:  # nothing can be put back
+                    if work.release_quietly():
+                        self.guard.raise_tokens(self.claim.key, self.headers.floor, self.policy)
+                    raise
+                with suppress(StoreError):  # if nobody has it by now, that was one of its starts, or its token too low
+                    self._requeue(work, keep_starts=not refused)
+                self._put_back(str(failure) if refused else "it lost its lease")
             if self.held_back:  # it failed after it had asked for a retry: that is on its way, as without a guard
                 self._go_on_elsewhere(work)
                 raise
@@ -243,6 +253,13 @@ class Run:
         self._settled(lambda: work.complete("succeeded", outcome))
         self._note_end("succeeded")
         return value
+
+    def _note_floor(self, work: Work, error: BaseException | None) -> bool:
+        """Whether a resource refused this run's token; then the next one is to be higher, wherever it runs."""
+        floor = work.floor_after(error)
+        if floor:
+            self.message.headers = self.headers.with_(floor=max(floor, self.headers.floor))
+        return bool(floor)
 
     def _outcome_of(self, value: Any) -> bytes | None:
         """What is kept of the result. One that Celery cannot store is a failure of the job, here as there."""

@@ -14,9 +14,12 @@ COMMANDS: dict[str, str] = {
     # command: the module that has it as `command`
     "bench": "taskguard.cli.bench",
     "completion": "taskguard.cli.completion",
+    "demo": "taskguard.cli.demo",
     "doctor": "taskguard.cli.doctor",
     "explain": "taskguard.cli.explain",
     "ls": "taskguard.cli.ls",
+    "migrate": "taskguard.cli.migrate",
+    "purge": "taskguard.cli.purge",
     "release": "taskguard.cli.release",
     "show": "taskguard.cli.show",
     "stats": "taskguard.cli.stats",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, overload
 
@@ -17,7 +18,9 @@ from rq import Queue, get_current_job
 
 from taskguard.errors import ConfigurationError
 from taskguard.rq.guarding import BEGUN, JobGuard
+from taskguard.rq.note import Note
 from taskguard.signatures import read_signature
+from taskguard.switch import is_off
 
 
 @overload
@@ -74,6 +77,8 @@ def _wrapped(function: Callable[..., Any], guarded: JobGuard) -> Any:
         current = get_current_job()
         if current is None or not _is_of(current, guarded):
             return guarded.call(args, kwargs)  # directly, perhaps by the body of another job
+        if is_off():
+            return _run_unguarded(current, guarded, args, kwargs)
         from taskguard.rq.run import Run  # the worker's own code: who enqueues does not need it
 
         return Run(current, guarded)(args, kwargs)
@@ -95,6 +100,21 @@ def _wrapped(function: Callable[..., Any], guarded: JobGuard) -> Any:
     if guarded.fence_name is not None:
         made.__signature__ = _without_fence(function, guarded.fence_name)
     return made
+
+
+def _run_unguarded(current: Any, guarded: JobGuard, args: Any, kwargs: Any) -> Any:
+    from taskguard.lone_fence import lone_fence
+
+    key = guarded.name
+    with suppress(TypeError):  # arguments that do not fit: the body says so itself
+        key = guarded.keys(args, kwargs)
+    with lone_fence(key, current.id, Note.of(current.meta, current.id).idempotency_key):
+        value = guarded.call(args, kwargs)
+        if inspect.iscoroutine(value):
+            import asyncio
+
+            return asyncio.run(value)  # as RQ does; but here, where the fence is
+        return value
 
 
 def _is_of(current: Any, guarded: JobGuard) -> bool:

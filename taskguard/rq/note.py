@@ -32,6 +32,8 @@ class Note:
     """When it first had to wait for another job."""
     enqueueing: str = ""
     """Which enqueueing the job was of before it was put back: RQ writes down each as a new one (see `owner.py`)."""
+    floor: int = 0
+    """The highest token that a resource refused it with: the next one is higher."""
 
     @classmethod
     def of(cls, meta: Mapping[str, Any] | None, job_id: str) -> Note:

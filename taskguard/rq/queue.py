@@ -18,6 +18,7 @@ from taskguard.errors import ConfigurationError
 from taskguard.rq.admission import Admission
 from taskguard.rq.guarding import guard_of
 from taskguard.rq.note import IDEMPOTENCY_KEY, META, Note
+from taskguard.switch import is_off
 
 _pending: weakref.WeakKeyDictionary[Any, tuple[Any, dict[str, Job | None]]] = weakref.WeakKeyDictionary()
 """What was claimed and waits for a caller's pipeline to be executed: RQ cannot know of it yet."""
@@ -87,7 +88,7 @@ class GuardedQueue(Queue):
         self, job_datas: Iterable[Any], pipeline: Any = None, **options: Any
     ) -> Any:
         datas = list(job_datas)
-        if not any(guard_of(data.func) for data in datas):
+        if is_off() or not any(guard_of(data.func) for data in datas):
             return super().enqueue_many(datas, pipeline=pipeline, **options)
         waiting = _pending_in(pipeline)
         admissions: dict[str, Admission] = {}
@@ -113,6 +114,8 @@ class GuardedQueue(Queue):
     # -- the parts of them -----------------------------------------------------------------------------------------
 
     def _admission(self, job: Job, pipeline: Any, delay: float = 0.0) -> Admission | None:
+        if is_off():
+            return None
         is_named = job._id is not None  # asked for its id, a job makes one up
         if job.enqueued_at is not None or Note.of(job.meta, job.id).key:
             return None  # it was enqueued before, or scheduled, so it is no new call

@@ -159,12 +159,15 @@ class Run:
             attempt=self.attempt,
             join=self.note.join,
             payload=self.note.payload,
+            floor=self.note.floor,
         )
 
     def _begin(self, claim: Claim, tell: bool = True) -> Work | Held | Completed:
         by_key = occurrence_of(self.job, self.owner) if self.policy.on_done == "rerun" else self.key
         given = self.note.idempotency_key
-        answer = self.guard.begin(claim, self.policy, idempotency_key=given or by_key, tell=tell)
+        # Another function may be called with the same key of the caller's: its effects are others.
+        effect = self.key if given else by_key
+        answer = self.guard.begin(claim, self.policy, idempotency_key=given or by_key, effect_key=effect, tell=tell)
         if given and not isinstance(answer, Work) and answer.payload and self.note.payload != answer.payload:
             raise PayloadMismatchError(answer.key, shown(answer.owner))
         return answer
@@ -323,7 +326,9 @@ class Run:
                     value = _awaited(value)
         except BaseException as error:  # RQ takes any of them for the end of the job
             if work.is_own_loss(error):
-                if self._has_job() and self._kept(work):
+                floor = work.floor_after(error)
+                self.note = self.note.with_(floor=max(floor, self.note.floor))
+                if self._has_job() and self._kept(work, keep_starts=not floor):
                     return self._put_back(None)
                 work.release_quietly()
                 return self._lost(work)
@@ -383,11 +388,14 @@ class Run:
                 return True
             raise
 
-    def _kept(self, work: Work) -> bool:
-        """Requeue a run that lost its lease, if nobody has the key by now. That was one of its starts."""
+    def _kept(self, work: Work, *, keep_starts: bool) -> bool:
+        """Requeue a run that lost its lease, if nobody has the key by now. That was one of its starts.
+
+        A run whose token a resource refused, and that nobody has replaced, has not lost it: the next token is higher.
+        """
         seconds = self.guarded.settings.queued_for
         try:
-            return work.requeue(seconds, copy_for=seconds, keep_starts=True)
+            return work.requeue(seconds, copy_for=seconds, keep_starts=keep_starts)
         except StoreError:
             return False
 

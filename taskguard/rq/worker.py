@@ -24,6 +24,7 @@ from taskguard.rq import singleton_task  # noqa: F401 - so that no work horse ha
 from taskguard.rq.guarding import guard_of, warm
 from taskguard.rq.run import ATTEMPT, NothingToTell, PutBack
 from taskguard.rq.settle import leave_queue, settle_for
+from taskguard.switch import is_off
 
 SETTLE_WITHIN = 60
 """Seconds after which a settlement is given up; then the lease runs out by itself."""
@@ -54,7 +55,7 @@ class GuardedWorkerMixin(BaseWorker):
         setattr(job, ATTEMPT, self.execution.id if self.execution else "")
         self._performs = True
         try:
-            if _is_leftover(job):
+            if not is_off() and _is_leftover(job):
                 self._leave_intermediate_queue(job)
                 raise NothingToTell(f"it is a leftover copy, the job is {job.get_status(refresh=False).value}")
             return bool(super().perform_job(job, queue))
@@ -102,7 +103,7 @@ class GuardedWorkerMixin(BaseWorker):
     # -- in the process around it ------------------------------------------------------------------------------------
 
     def handle_job_failure(self, job: Job, queue: Queue, *args: Any, **kwargs: Any) -> None:
-        if not self._performs:
+        if not self._performs and not is_off():
             # Before RQ enqueues it again: the retry would meet its own entry, still running.
             execution = self.execution
             attempt = execution.id if execution is not None and execution.job_id == job.id else ""

@@ -13,6 +13,7 @@ from rq.job import Retry
 
 from taskguard import Fence
 from taskguard.rq import singleton_task
+from tests.fencing import mover
 from tests.rq import bodies
 
 
@@ -44,6 +45,11 @@ def _do(then: str, key: str, value: Any) -> Any:
         return Retry(max=1)
     if then == "sleep":
         time.sleep(60)
+    if then == "move money":
+        died = bodies.noted("died", job_id=job.id)
+        return mover.move_and_die_once(value, died=died, dying=lambda: bodies.note("died"))
+    if then == "protect":
+        return mover.protect(*value)
     if then == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if then == "die once" and not bodies.noted("died", job_id=job.id):
@@ -80,6 +86,7 @@ def _make(name: str, **options: Any) -> Any:
 
 job_ = _make("job_")
 short = _make("short", lease=1.5)
+stubborn = _make("stubborn", lease=1.5, on_lost="continue")
 brief = _make("brief", lease=1, hold_at_most=1.5)
 waits = _make("waits", on_conflict="wait", lease=3)
 impatient = _make("impatient", on_conflict="wait", wait_up_to=1, lease=3)
