@@ -13,6 +13,9 @@ from click.testing import CliRunner, Result
 
 from taskguard.cli.main import taskguard
 
+# An app of another test in this process shares its tasks with those made here.
+pytestmark = pytest.mark.filterwarnings("ignore:Task name")
+
 SHOP = """
 from celery import Celery
 from taskguard.celery import singleton_task
