@@ -1,8 +1,9 @@
 """The time by which slots are due: the store's, where it has a clock of its own.
 
-Schedulers whose clocks differ would fire a slot as early as the fastest of them is ahead. Each asks the store what time
-it is, now and then, and goes by the difference. Where the store's clock is the host's own (SQLite), or it has none,
-that difference is nothing, and a slot may fire early by the error of the fastest scheduler; once, all the same.
+Schedulers whose clocks differ would fire a slot as early as the fastest of them is ahead; and one whose clock is set
+an hour forward would settle the slots of that hour. So each asks the store what time it is, now and then, and in
+between counts on a clock that nobody sets. Where the store's clock is the host's own (SQLite), or it has none, a slot
+may fire early by the error of the fastest scheduler; once, all the same.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from taskguard.store import Claim, Store
 
 ASK_AGAIN = 30.0
 WORST_ROUND_TRIP = 0.5
-"""An answer that took longer says too little about the time."""
+"""An answer that took longer says too little about the time, unless there is no other yet."""
+ANSWER_KEPT = 10.0
 
 
 def _wall_clock() -> int:
@@ -26,32 +28,39 @@ def _wall_clock() -> int:
 
 
 class StoreClock:
-    def __init__(self, store: Store, wall: Callable[[], int] = _wall_clock) -> None:
+    def __init__(
+        self, store: Store, wall: Callable[[], int] = _wall_clock, elapsed: Callable[[], float] = since_boot
+    ) -> None:
         self._store = store
         self._wall = wall
-        self._key = f"{PREFIX}clock:{new_attempt()}"
-        self._offset = 0
-        self._asked = float("-inf")
+        self._elapsed = elapsed
+        self._start: int | None = None
+        """What the store's clock said when the elapsed time was zero."""
+        self._ask_at = float("-inf")
 
     @property
     def offset(self) -> float:
         """Seconds that this host's clock is behind the store's."""
-        return self._offset / MICROS
+        return (self.now() - self._wall()) / MICROS
 
     def now(self) -> int:
         """Microseconds since 1970, by the store's clock as far as it is known."""
-        if self._store.guarantees.clock == "the server's" and since_boot() - self._asked > ASK_AGAIN:
-            self._ask()
-        return self._wall() + self._offset
+        if self._store.guarantees.clock != "the server's":
+            return self._wall()
+        if self._start is None or self._elapsed() > self._ask_at:
+            self._start = self._ask(self._start)
+        return self._start + round(self._elapsed() * MICROS)
 
-    def _ask(self) -> None:
-        claim = Claim(self._key, "clock", new_attempt(), lease=0.001, keep_for=2 * ASK_AGAIN)
-        left, wall = since_boot(), self._wall()
+    def _ask(self, known: int | None) -> int:
+        # A new key each time: an older claim would answer with its own time if the store's clock was set back.
+        key = f"{PREFIX}clock:{new_attempt()}"
+        claim = Claim(key, "clock", new_attempt(), lease=0.001, keep_for=ANSWER_KEPT)
+        left = self._elapsed()
         self._store.claim(claim)
-        took = since_boot() - left
-        found = self._store.get(self._key)
-        if found is not None and took <= WORST_ROUND_TRIP:
-            self._offset = round(found.since * MICROS - wall - took * MICROS / 2)
-            self._asked = since_boot()
-        else:
-            self._asked = since_boot() - ASK_AGAIN + 1.0
+        took = self._elapsed() - left
+        found = self._store.get(key)
+        is_good = found is not None and took <= WORST_ROUND_TRIP
+        self._ask_at = self._elapsed() + (ASK_AGAIN if is_good else 1.0)
+        if found is not None and (is_good or known is None):
+            return round((found.since - left - took / 2) * MICROS)
+        return self._wall() - round(self._elapsed() * MICROS) if known is None else known

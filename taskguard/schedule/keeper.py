@@ -37,7 +37,7 @@ MOST_AT_ONCE = 100
 """Slots that one look settles; the rest follows in the next one, so that other entries have their turn."""
 LONGEST_PAUSE = 300.0
 REFRESH = 86400.0
-"""How often an entry that is looked at for months is written down as known again."""
+"""How often what is known of an entry is written down again, so that it is kept as long as somebody looks at it."""
 MOST_WATCHED = 50
 LONGEST_LOSS = 8
 """A scheduler that starts looks whether messages were lost: of so many slots at most, in so many `republish_after`."""
@@ -51,9 +51,11 @@ Publish = Callable[[Slot], None]
 class _Memory:
     """What this process remembers of an entry. All of it can be lost: the store has what counts."""
 
-    version: str
+    entry: ScheduledEntry
     watch: Watch
     settled: int = 0
+    quiet_until: int = 0
+    """Nothing of it can be due before."""
     refresh_at: float = 0.0
     unfinished: dict[str, tuple[Slot, int]] = field(default_factory=dict)
     """Jobs that were published and not seen to have begun, and when to look whether their message is lost."""
@@ -100,30 +102,37 @@ class Timekeeper:
         broker does not take it; the error reaches the caller, and the slot stays open.
         """
         now = self.clock.now()
+        memory = self._memories.get(entry.label)
+        if memory is not None and memory.entry is entry and now < memory.quiet_until:
+            return (memory.quiet_until - now) / MICROS  # of thousands of entries, few have something to look at
         memory = self._remember(entry, now)
+        memory.entry = entry
         memory.watch.resume(now)
         self._look_for_lost_messages(entry, memory, now, publish)
         pause = None
         if entry.due(memory.settled, now) is not None:
             pause = self._settle(entry, memory, now, publish)
         now = self.clock.now()
+        nothing_is_open = pause is None
         if pause is None:
             pause = self._pause(entry, memory, now)
         memory.watch.next_look = now + round(pause * MICROS)
+        memory.quiet_until = memory.watch.next_look if nothing_is_open else 0
         return pause
 
     # -- what is known ---------------------------------------------------------------------------------------------
 
     def _remember(self, entry: ScheduledEntry, now: int) -> _Memory:
         memory = self._memories.get(entry.label)
-        if memory is None or memory.version != entry.version:
+        if memory is None or memory.entry.version != entry.version:
             appeared = self._started or memory is not None
-            memory = _Memory(entry.version, Watch(now, now), self._begin(entry, now, appeared), now / MICROS + REFRESH)
+            memory = _Memory(entry, Watch(now, now), self._begin(entry, now, appeared))
+            memory.refresh_at = now / MICROS + REFRESH
             self._memories[entry.label] = memory
             self._watch_last_runs(entry, memory, now)
         elif now / MICROS > memory.refresh_at:
             if self._marks.known(entry)[0] == entry.version:
-                self._marks.make_known(entry, now)
+                self._marks.renew(entry, memory.settled, now)
             memory.refresh_at = now / MICROS + REFRESH
         return memory
 
@@ -133,6 +142,8 @@ class Timekeeper:
         mark = self._marks.read(entry) if version == entry.version else None
         just_made_known = now / MICROS - since < JUST_NOW
         if mark is not None and (not appeared or just_made_known or entry.is_once):
+            if now / MICROS - since > REFRESH:  # schedulers that are restarted every day refresh nothing else
+                self._marks.renew(entry, mark, now)
             return mark
         # A moment that was asked for runs also if it has just passed; of everything else, what is past is past.
         start = 0 if entry.is_once and mark is None and entry.due(0, now) == entry.schedule.until(now) else now

@@ -10,16 +10,19 @@ Whoever is granted exactly the slot's token was the first to settle it: what is 
 
 from __future__ import annotations
 
-from taskguard.guard import new_attempt
+import time
+
+from taskguard.guard import new_attempt, pauses
 from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.entry import ScheduledEntry
-from taskguard.store import TOKEN_LIMIT, Claim, Lease, Store
+from taskguard.store import TOKEN_LIMIT, Claim, Claimant, Ending, Held, Lease, Store
 
 BASE = 100 * 365 * 86400 * MICROS
 ALWAYS = TOKEN_LIMIT - BASE - 2 * 365 * 86400 * MICROS
 """Later than any slot: an entry that runs once has run."""
 NO_TIME = 0.000_001
 """A claim that is over as soon as it is made."""
+CLOCK_WENT_BACK = 1.0
 
 
 class Marks:
@@ -37,6 +40,11 @@ class Marks:
         granted = self._claim(entry.mark_key, entry.version, entry.keep_mark_for(now), floor=wanted - 1)
         return granted == wanted
 
+    def renew(self, entry: ScheduledEntry, mark: int, now: int) -> None:
+        """Keep what is known of the entry for as long again: its mark may not move for months."""
+        self.move(entry, mark, now)
+        self.make_known(entry, now)
+
     # -- which schedule the entry is known under ------------------------------------------------------------------
 
     def known(self, entry: ScheduledEntry) -> tuple[str, float]:
@@ -50,7 +58,18 @@ class Marks:
     def _claim(self, key: str, owner: str, keep_for: float, *, floor: int = 0, payload: str = "") -> int:
         """The token. Another claim of the same moment may still be live: then it is asked again."""
         claim = Claim(key, owner, new_attempt(), lease=NO_TIME, keep_for=keep_for, floor=floor, payload=payload)
-        while True:
+        for pause in pauses(0.001, 0.05):
             answer = self._store.claim(claim)
             if isinstance(answer, Lease):
                 return answer.token
+            if isinstance(answer, Held) and answer.remaining > CLOCK_WENT_BACK:
+                self._free(key, keep_for)
+            time.sleep(pause)
+        raise AssertionError("pauses never end")
+
+    def _free(self, key: str, keep_for: float) -> None:
+        """A claim of no time that seems to last was made before the store's clock was set back."""
+        found = self._store.get(key)
+        if found is not None and found.remaining > CLOCK_WENT_BACK:
+            claimant = Claimant(key, found.owner, found.attempt)
+            self._store.release(claimant, Ending(keep_for=keep_for), anyway=True)

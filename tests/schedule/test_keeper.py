@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -11,6 +12,7 @@ from taskguard.schedule import Clocked, Interval, Slot, Timekeeper, Timing
 from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.clock import StoreClock
 from taskguard.store import Completed, Held, Lease
+from taskguard.stores.memory import MemoryStore
 from tests.schedule.bench import START, Bench, changed, every
 
 
@@ -537,17 +539,105 @@ def test_workers_without_taskguard_get_each_slot_once(bench: Bench):
     assert bench.seconds() == [10, 20, 30]
 
 
-def test_the_stores_clock_counts_where_it_has_one(bench: Bench):
-    class Server(type(bench.store)):
-        guarantees = bench.store.guarantees.__class__(
-            survives_restart="no", survives_failover="no", linearizable=True, clock="the server's"
+class Host:
+    """A scheduler's host, whose clock can be set; the store has its own."""
+
+    def __init__(self, bench: Bench, ahead: float = 0.0) -> None:
+        class Server(MemoryStore):
+            guarantees = replace(MemoryStore.guarantees, clock="the server's")
+
+        self.ahead = ahead
+        bench.store = Server(clock=bench.clock)
+        self.clock = StoreClock(
+            bench.store, lambda: bench.clock() + round(self.ahead * MICROS), lambda: bench.clock() / MICROS
         )
+        self.keeper = Timekeeper(bench.store, clock=self.clock)
 
-    store = Server(clock=bench.clock)
-    ahead = StoreClock(store, lambda: bench.clock() + 1_500_000)
 
-    assert ahead.now() == pytest.approx(bench.clock(), abs=20_000)
-    assert ahead.offset == pytest.approx(-1.5, abs=0.02)
+def test_the_stores_clock_counts_where_it_has_one(bench: Bench):
+    host = Host(bench, ahead=1.5)
+
+    assert host.clock.now() == pytest.approx(bench.clock(), abs=20_000)
+    assert host.clock.offset == pytest.approx(-1.5, abs=0.02)
+
+
+@pytest.mark.parametrize("step", [3600, -3600])
+def test_a_host_whose_clock_is_set_settles_no_slot_before_its_time(bench: Bench, step: int):
+    host = Host(bench)
+    host.keeper.look(every(10), bench.publish)
+    host.ahead = step
+    for _ in range(31):
+        bench.clock.advance(1)
+        host.keeper.look(every(10), bench.publish)
+        bench.work()
+
+    assert bench.seconds() == [10, 20, 30]
+
+
+def test_a_store_that_is_slow_at_first_still_says_what_time_it_is(bench: Bench):
+    host = Host(bench, ahead=3600)
+    claim = bench.store.claim
+
+    def slowly(request):
+        bench.clock.advance(0.4)
+        answer = claim(request)
+        bench.clock.advance(0.4)
+        return answer
+
+    bench.store.claim = slowly
+
+    assert host.clock.now() == pytest.approx(bench.clock(), abs=20_000)
+
+
+def test_a_store_whose_clock_is_set_back_is_believed(bench: Bench):
+    host = Host(bench)
+    elapsed, start = bench.clock(), host.clock.now()
+    host.clock._elapsed = lambda: elapsed / MICROS
+    bench.clock.advance(-3600)
+    elapsed += 31 * MICROS
+
+    assert host.clock.now() - start == pytest.approx(-3600 * MICROS, abs=20_000)
+
+
+# -- for months ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_known_of_an_entry_is_kept_also_if_no_scheduler_lives_for_a_day(bench: Bench):
+    daily = changed(every(1), schedule=Interval(86400, START + timedelta(hours=22)))
+    for _ in range(40):
+        keeper = bench.keeper()
+        for _ in range(20):
+            keeper.look(daily, bench.publish)
+            bench.work()
+            bench.clock.advance(3600)
+        bench.clock.advance(4 * 3600)  # nobody is there when the slot comes: it is caught up
+    bench.keeper().look(daily, bench.publish)
+
+    assert len(bench.published) == 40
+
+
+def test_an_entry_that_starts_in_months_does_not_lose_its_first_slot(bench: Bench):
+    keeper, later = bench.keeper(), every(10, starts_at=START + timedelta(days=90))
+    for _ in range(91):
+        keeper.look(later, bench.publish)
+        bench.clock.advance(86400)
+    bench.clock.advance(-86400)
+    keeper.look(later, bench.publish)
+
+    assert bench.seconds()[:1] == [90 * 86400]
+
+
+def test_a_one_off_entry_is_not_run_again_after_months(bench: Bench):
+    once = changed(every(10), schedule=Clocked(START + timedelta(seconds=5)))
+    keeper = bench.keeper()
+    for _ in range(100):
+        keeper.look(once, bench.publish)
+        bench.work()
+        bench.clock.advance(86400)
+    bench.keeper().look(once, bench.publish)
+    bench.work()
+
+    assert len(bench.ran) == 1
 
 
 def test_a_store_that_does_not_answer_is_the_callers_to_handle(bench: Bench):

@@ -13,6 +13,8 @@ from taskguard import open_store
 from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.mark import ALWAYS, Marks
 from taskguard.store import Store
+from taskguard.stores.memory import MemoryStore
+from taskguard.testing.clock import FakeClock
 from tests.schedule.bench import START, every
 
 NOW = round(START.timestamp()) * MICROS
@@ -48,6 +50,23 @@ def test_an_entry_that_has_run_for_good_has_no_slot_any_more(store: Store):
     marks.move(entry, ALWAYS, NOW)
 
     assert marks.read(entry) == ALWAYS
+
+
+def test_a_store_whose_clock_was_set_back_does_not_keep_the_mark(clock: FakeClock):
+    """The last claim of the mark, of no time, seems to last for an hour; nobody waits for that."""
+    clock.advance(NOW / MICROS - clock() / MICROS)
+    marks = Marks(MemoryStore(clock=clock))
+    marks.move(every(1), NOW - 7200 * MICROS, NOW)
+    marks.make_known(every(1), NOW)
+    clock.advance(-3600)
+    with ThreadPoolExecutor() as pool:
+        moved = pool.submit(marks.move, every(1), NOW - 3600 * MICROS, NOW - 3600 * MICROS)
+        known = pool.submit(marks.make_known, every(1), NOW - 3600 * MICROS)
+        try:
+            assert moved.result(timeout=10)
+            known.result(timeout=10)
+        finally:
+            clock.advance(7200)  # or the threads would never end
 
 
 def test_the_schedule_that_an_entry_is_known_under(store: Store):
