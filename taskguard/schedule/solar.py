@@ -1,20 +1,25 @@
 """Dawn, noon, dusk and the like, at a place on Earth. Needs the package `ephem`.
 
 An instant found by iteration differs by some milliseconds with the moment it is looked for from. So each day's is
-always looked for from the beginning of that day, in UTC, and rounded to the second.
+always looked for from an hour before that day, in UTC, and rounded to the second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
 from taskguard.schedule.boundaries import MICROS, micros, moment_of
 
 _DAY = timedelta(days=1)
+_BEFORE = timedelta(hours=1)
+_APART = timedelta(hours=12)
+"""Less than that is never between two events of one kind."""
 _MOST_DAYS = 400
 """The sun does not rise for half a year at most."""
+_DAYS_KEPT = 1000
+"""In the polar night, half a year is looked through each time."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,7 @@ class Solar:
     longitude: float
     next_event: Callable[[datetime], datetime | None]
     """The first such event later than a moment in UTC; None if there is none within a day."""
+    _known: dict[datetime, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False, hash=False)
 
     @property
     def spec(self) -> str:
@@ -32,26 +38,36 @@ class Solar:
     def after(self, moment: int, /) -> int | None:
         day = _day_of(moment) - _DAY
         for _ in range(_MOST_DAYS):
-            found = self._on(day)
-            if found is not None and found > moment:
-                return found
+            for found in self._on(day):
+                if found > moment:
+                    return found
             day += _DAY
         return None
 
     def until(self, moment: int, /) -> int | None:
         day = _day_of(moment) + _DAY
         for _ in range(_MOST_DAYS):
-            found = self._on(day)
-            if found is not None and found <= moment:
-                return found
+            for found in reversed(self._on(day)):
+                if found <= moment:
+                    return found
             day -= _DAY
         return None
 
-    def _on(self, day: datetime) -> int | None:
-        found = self.next_event(day)
-        if found is None or found >= day + _DAY:
-            return None
-        return round(micros(found) / MICROS) * MICROS
+    def _on(self, day: datetime) -> tuple[int, ...]:
+        known = self._known.get(day)
+        if known is None:
+            if len(self._known) >= _DAYS_KEPT:
+                self._known.clear()
+            known = self._known[day] = tuple(self._compute(day))
+        return known
+
+    def _compute(self, day: datetime) -> Iterator[int]:
+        """Two, where the event comes a little earlier each day and has just come to be before midnight in UTC."""
+        found = self.next_event(day - _BEFORE)
+        while found is not None and (at := round(micros(found) / MICROS) * MICROS) < micros(day + _DAY):
+            if at >= micros(day):
+                yield at
+            found = self.next_event(found + _APART)
 
 
 def _day_of(moment: int) -> datetime:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -92,6 +93,13 @@ def test_what_nobody_remembers_is_said_to_be_so(bench: Bench):
     slot = every(10).slot(round(START.timestamp()) * MICROS - 86400 * MICROS)
 
     assert Backfill(bench.store, every(10), bench.clock()).find(slot) == "not remembered"
+
+
+def test_there_was_no_slot_before_the_entrys_start_nor_after_its_end(bench: Bench):
+    valid = {"starts_at": START + timedelta(seconds=15), "ends_at": START + timedelta(seconds=35)}
+    bench.clock.advance(60)
+
+    assert list(states(Backfill(bench.store, every(10, **valid), bench.clock()))) == [20, 30]
 
 
 def test_the_command(redis_server: RedisServer, tmp_path: Path):

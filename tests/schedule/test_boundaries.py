@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 from itertools import islice, pairwise
+from itertools import pairwise
 from types import SimpleNamespace
 from zoneinfo import ZoneInfo
 
@@ -74,7 +75,7 @@ def test_the_dialect_of_rq_is_that_of_croniter(expression: str, start: datetime)
 @given(minutes, hours, days, months, weekdays, times)
 def test_the_dialect_of_celery_is_that_of_its_crontab(m: str, h: str, d: str, mo: str, w: str, start: datetime):
     now = start
-    app = SimpleNamespace(timezone=UTC, conf=SimpleNamespace(), now=lambda: now)
+    app = SimpleNamespace(timezone=UTC, conf=SimpleNamespace(enable_utc=True), now=lambda: now)
     theirs = crontab(
         minute=m,
         hour=h,
@@ -240,6 +241,34 @@ def test_the_sun_rises_at_the_same_second_whoever_asks():
     asked = {first(sun, datetime(2026, 5, 1, 7, number, tzinfo=UTC), 1)[0] for number in range(60)}
 
     assert asked == {datetime(2026, 5, 2, 6, 14, 33, tzinfo=UTC)}
+
+
+def test_a_sunrise_that_comes_to_be_before_midnight_is_not_left_out():
+    def earlier_each_day(start: datetime) -> datetime:
+        number = 0
+        while (found := datetime(2026, 3, 1, 0, 3, tzinfo=UTC) + number * timedelta(hours=23, minutes=59)) <= start:
+            number += 1
+        return found
+
+    sun = Solar("sunrise", 23.8, 90.4, earlier_each_day)
+    rises = first(sun, datetime(2026, 3, 1, tzinfo=UTC), 10)
+
+    assert {later - earlier for earlier, later in pairwise(rises)} == {timedelta(hours=23, minutes=59)}
+    assert [moment_of(sun.until(micros(at)) or 0) for at in rises] == rises
+
+
+def test_the_days_of_a_polar_night_are_asked_about_once():
+    asked: list[datetime] = []
+
+    def in_march(start: datetime) -> datetime | None:
+        asked.append(start)
+        return start + timedelta(hours=10) if (start.month, start.day, start.hour) == (3, 5, 23) else None
+
+    sun = Solar("sunrise", 85, 20, in_march)
+    for _ in range(3):
+        assert first(sun, datetime(2026, 11, 16, tzinfo=UTC), 1) == [datetime(2027, 3, 6, 9, tzinfo=UTC)]
+
+    assert len(asked) < 130
 
 
 @pytest.mark.parametrize(
