@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime
 from functools import cache, partial
 from typing import Any
 
@@ -19,14 +21,16 @@ from celery.utils.imports import symbol_by_name
 from taskguard.celery.app import install
 from taskguard.celery.guarding import guarding_of, is_installed
 from taskguard.celery.headers import Headers
-from taskguard.celery.timetable import PREFIX, entry_of, without_ours
-from taskguard.errors import ConfigurationError, StoreError
+from taskguard.celery.timetable import PREFIX, Facts, entry_of, facts_of, without_ours
+from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
 from taskguard.schedule import ScheduledEntry, Slot, Timekeeper
 
 TRY_AGAIN = 1.0
 """Seconds after which a store or a broker that did not answer is asked again."""
 LONGEST_TICK = 5.0
 """Seconds after which the scheduler's list of entries is read again."""
+SAY_AGAIN = 60.0
+_STORE = ""
 
 _logger = logging.getLogger("taskguard")
 
@@ -42,7 +46,8 @@ class Guarded(Scheduler):  # type: ignore[misc]
         install(app)
         super().__init__(app, *args, lazy=lazy, **options)
         self.lock_key = None
-        self._refused: dict[str, str] = {}
+        self._lines: dict[str, tuple[Facts, ScheduledEntry]] = {}
+        self._complaints: dict[str, tuple[str, float]] = {}
         if not lazy:
             self.taskguard = self._new_keeper(workers_know)
 
@@ -65,17 +70,22 @@ class Guarded(Scheduler):  # type: ignore[misc]
     def tick(self, *_: Any, **__: Any) -> float:
         """Look at every entry; answers in how many seconds to do so again."""
         pauses = [min(float(self.max_interval), LONGEST_TICK)]
-        entries = []
+        entries = {}
+        names = {_STORE}
         try:
             for theirs in self.taskguard_entries():
+                names.add(theirs.name)
                 entry = self._entry_of(theirs)
                 if entry is not None:
-                    entries.append(entry)
+                    entries[theirs.name] = entry
                     pauses.append(self._look(theirs, entry))
         except StoreError as error:  # one that does not answer is not asked about each of a hundred entries
-            _logger.warning("slots wait for the store: %s", error)
+            self._complain(_STORE, f"slots wait for the store: {error}", logging.WARNING)
             return TRY_AGAIN
-        self.taskguard.forget_all_but(entries)
+        self._complaints.pop(_STORE, None)
+        self._complaints = {name: said for name, said in self._complaints.items() if name in names}
+        self._lines = {name: line for name, line in self._lines.items() if name in entries}
+        self.taskguard.forget_all_but(list(entries.values()))
         return max(0.0, min(pauses))
 
     def taskguard_entries(self) -> Iterable[Any]:
@@ -83,22 +93,36 @@ class Guarded(Scheduler):  # type: ignore[misc]
         return list(self.schedule.values())
 
     def _entry_of(self, theirs: Any) -> ScheduledEntry | None:
+        """The same one as long as the entry says the same: then nothing of it is worked out again."""
         try:
-            return entry_of(theirs, guarding_of(self.app).settings.timing)
+            facts = facts_of(theirs)
+            known = self._lines.get(facts.name)
+            if known is None or known[0] != facts or isinstance(facts.expires, datetime):
+                known = self._lines[facts.name] = facts, entry_of(facts, guarding_of(self.app).settings.timing)
+            return known[1]
         except ConfigurationError as error:
-            if self._refused.get(theirs.name) != str(error):
-                self._refused[theirs.name] = str(error)
-                _logger.error("the entry %s is not scheduled: %s", theirs.name, error)
-            return None
+            self._complain(theirs.name, f"the entry {theirs.name} is not scheduled: {error}")
+        except Exception as error:  # one that nobody can read must not stop the others
+            self._complain(theirs.name, f"the entry {theirs.name} cannot be read: {error!r}", error=error)
+        return None
 
     def _look(self, theirs: Any, entry: ScheduledEntry) -> float:
         try:
-            return self.taskguard.look(entry, partial(self._publish, theirs))
+            pause = self.taskguard.look(entry, partial(self._publish, theirs))
+            self._complaints.pop(entry.name, None)
+            return pause
         except StoreError:
             raise
-        except Exception:  # a message that cannot be written or sent: one entry must not stop the others
-            _logger.exception("a slot of %s is not published, and is tried again", entry.name)
+        except Exception as error:  # a message that cannot be written or sent: one entry must not stop the others
+            self._complain(entry.name, f"a slot of {entry.name} is not published, and is tried again", error=error)
         return TRY_AGAIN
+
+    def _complain(self, about: str, text: str, level: int = logging.ERROR, error: Exception | None = None) -> None:
+        """The same is said once a minute, and not at each of a thousand tries."""
+        said, when = self._complaints.get(about, ("", 0.0))
+        if said != text or time.monotonic() - when > SAY_AGAIN:
+            self._complaints[about] = text, time.monotonic()
+            _logger.log(level, text, exc_info=error)
 
     def _publish(self, theirs: Any, slot: Slot) -> None:
         self.send(theirs, slot)
@@ -153,7 +177,7 @@ def find_entry(app: Celery, name: str, scheduler: str | None = None) -> tuple[Gu
     beat: Guarded = guarded(Scheduler if issubclass(found, PersistentScheduler) else found)(app)
     for theirs in beat.taskguard_entries():
         if theirs.name == name:
-            return beat, theirs, entry_of(theirs, guarding_of(app).settings.timing)
+            return beat, theirs, entry_of(facts_of(theirs), guarding_of(app).settings.timing)
     raise ConfigurationError(f"there is no entry {name!r} in the schedule of {app.main}")
 
 
@@ -177,13 +201,15 @@ class _ForRedBeat:
     def taskguard_entries(self) -> Iterable[Any]:
         # Its `schedule` has only what is due and not yet advanced by another beat.
         from redbeat.schedulers import get_redis
+        from redis import exceptions
 
         found = []
-        for key in get_redis(self.app).zrange(self.app.redbeat_conf.schedule_key, 0, -1):
-            try:
-                found.append(self.Entry.from_key(key, app=self.app))
-            except KeyError:
-                continue  # deleted meanwhile
+        try:
+            for key in get_redis(self.app).zrange(self.app.redbeat_conf.schedule_key, 0, -1):
+                with suppress(KeyError):  # deleted meanwhile
+                    found.append(self.Entry.from_key(key, app=self.app))
+        except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
+            raise StoreUnavailableError("RedBeat's", str(error)) from error
         return found
 
 

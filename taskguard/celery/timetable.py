@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery import schedules
 from celery.utils.time import maybe_make_aware
@@ -17,23 +17,59 @@ OPTIONS = ("overlap", "catch_up", "catch_up_window", "anchor")
 """In an entry's `options`; or in its `kwargs`, with the prefix, where options cannot be given (Django's admin)."""
 PREFIX = "taskguard_"
 _DAY = timedelta(days=1)
+_COMPARABLE = (schedules.schedule, schedules.crontab, schedules.solar)
 
 
-def entry_of(entry: Any, default: Timing) -> ScheduledEntry:
-    """The entry of a scheduler, whichever scheduler it is of."""
-    said = {name: entry.kwargs[PREFIX + name] for name in OPTIONS if PREFIX + name in (entry.kwargs or {})}
-    said.update({name: entry.options[name] for name in OPTIONS if name in (entry.options or {})})
+class Facts(NamedTuple):
+    """All that an entry of a scheduler says to the timetable. Equal facts are the same line of it."""
+
+    name: str
+    task: str
+    schedule: Any
+    schedule_is: int
+    said: tuple[Any, ...]
+    one_off: bool
+    enabled: bool
+    start_time: datetime | None
+    ends: datetime | None
+    expires: Any
+    countdown: Any
+
+
+def facts_of(entry: Any) -> Facts:
+    kwargs, options = entry.kwargs or {}, entry.options or {}
     model = getattr(entry, "model", None)  # django-celery-beat
-    return ScheduledEntry(
+    schedule = entry.schedule
+    return Facts(
         name=entry.name,
-        identity=entry.task,
-        schedule=schedule_of(entry.schedule, said.get("anchor")),
-        timing=Timing.of(said, default),
+        task=entry.task,
+        schedule=schedule,
+        # Of other classes it is not known what their equality means.
+        schedule_is=0 if type(schedule) in _COMPARABLE else id(schedule),
+        said=tuple(options.get(name, kwargs.get(PREFIX + name)) for name in OPTIONS),
         one_off=bool(getattr(model, "one_off", False)),
         enabled=bool(getattr(model or entry, "enabled", True)),
-        starts_at=_aware(getattr(model, "start_time", None)),
-        ends_at=_aware(getattr(model, "expires", None)),
-        expires_after=_seconds(entry.options.get("expires")),
+        start_time=getattr(model, "start_time", None),
+        ends=getattr(model, "expires", None),
+        expires=options.get("expires"),
+        countdown=options.get("countdown"),
+    )
+
+
+def entry_of(found: Facts, default: Timing) -> ScheduledEntry:
+    """The entry of a scheduler, whichever scheduler it is of."""
+    said = dict(zip(OPTIONS, found.said, strict=True))
+    return ScheduledEntry(
+        name=found.name,
+        identity=found.task,
+        schedule=schedule_of(found.schedule, said["anchor"]),
+        timing=Timing.of(said, default),
+        one_off=found.one_off,
+        enabled=found.enabled,
+        starts_at=_aware(found.start_time),
+        ends_at=_aware(found.ends),
+        expires_after=_seconds(found.expires),
+        begins_after=_seconds(found.countdown) or 0.0,
     )
 
 
@@ -55,6 +91,8 @@ def schedule_of(found: Any, anchor: Any = None) -> Schedule:
         return Clocked(maybe_make_aware(found.clocked_time))
     if hasattr(found, "rrule"):  # RedBeat's
         return Asked(f"rrule {found.rrule}", found.rrule.after, lambda at: found.rrule.before(at, inc=True))
+    if not hasattr(found, "remaining_estimate"):
+        raise ConfigurationError(f"{found!r} is no schedule")
     return _asked(found)
 
 

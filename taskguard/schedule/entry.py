@@ -77,6 +77,8 @@ class ScheduledEntry:
     ends_at: datetime | None = None
     expires_after: float | None = None
     """Seconds after which a message of it is dropped by the queue itself."""
+    begins_after: float = 0.0
+    """Seconds that a message of it waits before a worker may begin: until then it is not lost."""
 
     @cached_property
     def label(self) -> str:

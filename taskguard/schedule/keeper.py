@@ -279,8 +279,9 @@ class Timekeeper:
     def _say_published(self, slot: Slot, lease: Lease) -> None:
         # Refused if a worker has the job already, or another scheduler took it up: then it is known just as well.
         if self._tracked:
-            seconds = min(self._queued_for, slot.entry.expires_after or self._queued_for)
-            self._store.mark([(lease, seconds)], copy_for=self._republish_after)
+            longest = self._queued_for + slot.entry.begins_after
+            seconds = min(longest, slot.entry.expires_after or longest)
+            self._store.mark([(lease, seconds)], copy_for=self._lost_after(slot.entry))
         else:
             self._store.complete(lease, Ending(how="succeeded", keep_for=slot.keep_for))
 
@@ -292,9 +293,13 @@ class Timekeeper:
 
     # -- lost messages ---------------------------------------------------------------------------------------------
 
+    def _lost_after(self, entry: ScheduledEntry) -> float:
+        return self._republish_after + entry.begins_after
+
     def _watch_for_loss(self, memory: _Memory, slot: Slot, now: int) -> None:
         if self._tracked:
-            memory.unfinished.setdefault(slot.run_key, (slot, now + round(self._republish_after * MICROS)))
+            look_at = now + round(self._lost_after(slot.entry) * MICROS)
+            memory.unfinished.setdefault(slot.run_key, (slot, look_at))
 
     def _look_for_lost_messages(self, entry: ScheduledEntry, memory: _Memory, now: int, publish: Publish) -> None:
         for key, (_, look_at) in list(memory.unfinished.items()):
@@ -306,7 +311,7 @@ class Timekeeper:
                 del memory.unfinished[key]
                 continue
             self._republish_if_lost(slot, publish)
-            memory.unfinished[key] = (slot, now + round(self._republish_after * MICROS))
+            memory.unfinished[key] = (slot, now + round(self._lost_after(entry) * MICROS))
 
     def _republish_if_lost(self, slot: Slot, publish: Publish) -> None:
         """The store says to one of all those who ask that the message is overdue; that one publishes it again."""
@@ -317,14 +322,14 @@ class Timekeeper:
             state="queued",
             lease=NO_TIME,
             keep_for=slot.keep_for,
-            copy_for=self._republish_after,
+            copy_for=self._lost_after(slot.entry),
         )
         answer = self._store.claim(probe)
         if isinstance(answer, Lease):
             self._store.release(answer, Ending(keep_for=slot.keep_for))
         elif isinstance(answer, Held) and answer.publish and answer.owner == slot.job_id:
             publish(slot)
-            self._store.mark([(answer, answer.remaining)], copy_for=self._republish_after)
+            self._store.mark([(answer, answer.remaining)], copy_for=self._lost_after(slot.entry))
             self._tell("slot_republished", slot)
 
     # -- the rest --------------------------------------------------------------------------------------------------

@@ -19,13 +19,13 @@ from taskguard.celery import install
 from taskguard.celery.beat import Guarded, GuardedScheduler, guarded
 from taskguard.celery.headers import Headers
 from taskguard.celery.timetable import schedule_of
-from taskguard.schedule import Note
+from taskguard.schedule import Interval, Note
 from taskguard.schedule.boundaries import MICROS, micros, moment_of
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing.clock import FakeClock
 from tests.schedule.bench import START
 from tests.schedule.database import configure, migrate
-from tests.servers import RedisServer
+from tests.servers import Proxy, RedisServer
 
 UTC = timezone.utc
 
@@ -130,6 +130,52 @@ def test_an_entry_that_cannot_be_scheduled_does_not_stop_the_others(caplog: pyte
     assert "overlap='perhaps'" in caplog.text
 
 
+def test_an_entry_that_cannot_be_read_does_not_stop_the_others(caplog: pytest.LogCaptureFixture):
+    hall = Hall(in_memory, beat_schedule={"a": every(10), "b": every(10), "c": every(10)})
+    beat = hall.beat()
+    beat.schedule["a"].kwargs = 7
+    del beat.schedule["b"].schedule  # as an entry of Django whose crontab was deleted
+    hall.pass_time(11)
+
+    assert hall.slots() == [("c", 10)]
+    assert caplog.text.count("entry a cannot be read") == 1
+    assert caplog.text.count("entry b is not scheduled: None is no schedule") == 1
+
+
+def test_a_quiet_entry_is_not_worked_out_again(monkeypatch: pytest.MonkeyPatch):
+    """With thousands of entries a tick would last for seconds."""
+    hall = Hall(in_memory, beat_schedule={"a": every(10, options={"overlap": "allow_all"}), "b": every(3600)})
+    beat = hall.beat()
+    asked: list[str] = []
+    after = Interval.after
+    monkeypatch.setattr(Interval, "after", lambda self, at: asked.append(self.spec) or after(self, at))
+    hall.pass_time(40)
+    beat.schedule["b"].options["overlap"] = "buffer_all"  # said anew, it is looked at anew
+    before = asked.count(Interval(3600).spec)
+    hall.pass_time(1)
+
+    assert before == 0
+    assert asked.count(Interval(3600).spec) > 0
+    assert len(hall.slots()) == 4
+
+
+def test_a_message_that_waits_for_its_countdown_is_not_lost():
+    options = {"countdown": 3600, "overlap": "skip"}
+    hall = Hall(in_memory, beat_schedule={"a": every(86400, options=options)})
+    hall.beat()
+    hall.clock.advance(43200 - 10)
+    hall.pass_time(11)
+    for _ in range(35):
+        hall.pass_time(1)
+        hall.clock.advance(99)
+
+    assert len(hall.slots()) == 1
+    for _ in range(10):
+        hall.pass_time(1)
+        hall.clock.advance(99)
+    assert len(hall.slots()) == 1  # by now it is
+
+
 def test_entries_are_added_changed_and_removed_while_it_runs():
     hall = Hall(in_memory, beat_schedule={"a": every(10, options={"overlap": "allow_all"})})
     beat = hall.beat()
@@ -154,15 +200,18 @@ def test_a_renamed_entry_starts_now():
     assert hall.slots() == [("b", 10)]
 
 
-def test_a_broker_that_refuses_leaves_the_slot_to_the_next_tick(monkeypatch: pytest.MonkeyPatch):
+def test_a_broker_that_refuses_leaves_the_slot_to_the_next_tick(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
     hall = Hall(in_memory, beat_schedule={"a": every(10)})
     beat = hall.beat()
     with monkeypatch.context() as patch:
         patch.setattr(beat, "send_task", lambda *_, **__: 1 / 0)
-        hall.pass_time(10)
+        hall.pass_time(12)
     hall.pass_time(2)
 
     assert hall.slots() == [("a", 10)]
+    assert len([record for record in caplog.records if "is tried again" in record.message]) == 1
 
 
 def test_the_file_of_the_default_scheduler_may_be_old(tmp_path: Path):
@@ -355,3 +404,23 @@ def test_redbeat_entries_with_no_leader(redis_server: RedisServer):
     slots = hall.slots()
     assert [slot for slot in slots if slot[0] == "a"] == [("a", 10), ("a", 20), ("a", 30)]
     assert len([slot for slot in slots if slot[0] == "b"]) in (1, 2)
+
+
+def test_a_redbeat_whose_redis_is_away_waits_for_it(proxy: Proxy, caplog: pytest.LogCaptureFixture):
+    from taskguard.celery import beat
+
+    hall = Hall(
+        lambda app: beat.GuardedRedBeatScheduler(app),
+        beat_schedule={"a": every(10)},
+        redbeat_redis_url=f"redis://127.0.0.1:{proxy.port}",
+        redbeat_redis_options={"socket_timeout": 5},
+        redbeat_key_prefix=f"redbeat-{uuid4().hex}:",
+    )
+    hall.beat()
+    proxy.refuse()
+    hall.pass_time(3)
+    proxy.heal()
+    hall.pass_time(8)
+
+    assert hall.slots() == [("a", 10)]
+    assert caplog.text.count("slots wait for the store") == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 from itertools import islice, pairwise
-from itertools import pairwise
 from types import SimpleNamespace
 from zoneinfo import ZoneInfo
 

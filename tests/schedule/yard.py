@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from celery.beat import ScheduleEntry
 
-from taskguard.celery.timetable import entry_of
+from taskguard.celery.timetable import entry_of, facts_of
 from taskguard.schedule import ScheduledEntry, Timing
 from taskguard.schedule.boundaries import MICROS, between
 from tests.celery.ledger import Ledger, Line
@@ -141,7 +141,7 @@ class Yard:
         theirs = ScheduleEntry(
             name=name, task=said["task"], schedule=schedule_of(said["schedule"]), app=_app(), **options
         )
-        return entry_of(theirs, Timing())
+        return entry_of(facts_of(theirs), Timing())
 
     def slots(self, name: str, since: float, until: float) -> list[float]:
         schedule = self.entry(name).schedule
