@@ -72,7 +72,7 @@ newest: $(NEWEST)/.ready
 		tests/celery/test_events.py tests/rq/test_calls.py tests/rq/test_decorator.py tests/fencing/test_protect.py
 
 bite: $(VENV)/.ready
-	$(BIN)/python -m pytest -q -n 2 --bite -m safety tests/safety tests/celery
+	$(BIN)/python -m pytest -q -n 2 --bite -m safety tests/safety tests/celery tests/schedule
 
 faults: $(VENV)/.ready
 	$(BIN)/python -m pytest -n 2 -m faults --timeout 1800

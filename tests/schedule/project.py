@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
+import uuid
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from celery.schedules import crontab
 
 from taskguard import Event, Fence, current_fence
 from taskguard.celery import install, singleton_task
+from taskguard.schedule import Slot
 from tests.celery.ledger import append
 
 ENVIRONMENT = "TASKGUARD_TEST_SCHEDULE"
@@ -21,7 +24,7 @@ AHEAD = "TASKGUARD_TEST_AHEAD"
 
 
 def set_clock_ahead(seconds: float) -> None:
-    # Not by libfaketime: under it Python 3.11 either cannot sleep or does not wake.
+    # Not by libfaketime: under it Python 3.11 cannot sleep (clock_nanosleep is refused), or does not wake.
     real, real_ns = time.time, time.time_ns
     time.time = lambda: real() + seconds
     time.time_ns = lambda: real_ns() + round(seconds * 1_000_000_000)
@@ -31,6 +34,9 @@ if AHEAD in os.environ:
     set_clock_ahead(float(os.environ[AHEAD]))
 
 conf: dict[str, Any] = json.loads(os.environ.get(ENVIRONMENT, "{}"))
+if conf.pop("bite", False):  # jobs of a slot are not known by their ids: what is about safety must fail then
+    Slot.job_id = cached_property(lambda slot: str(uuid.uuid4()))
+    Slot.job_id.__set_name__(Slot, "job_id")
 ledger = Path(conf.pop("ledger", os.devnull))
 django = conf.pop("django", None)
 

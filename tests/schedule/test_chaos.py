@@ -70,10 +70,13 @@ def ordeal(place: Yard, seconds: float, *, or_told: bool, scheduler: str = "task
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("kind", ["redis", "sqlite"])
-def test_every_slot_runs_exactly_once(kind: str, redis_server: RedisServer, tmp_path: Path):
+@pytest.mark.parametrize("kind", [pytest.param("redis", marks=pytest.mark.safety), "sqlite"])
+def test_every_slot_runs_exactly_once(
+    kind: str, redis_server: RedisServer, tmp_path: Path, pytestconfig: pytest.Config
+):
     store = redis_server.url if kind == "redis" else f"sqlite:///{tmp_path / 'taskguard.db'}?timeout=20"
-    with yard(tmp_path, broker=redis_server.url, store=store, entries=entries(ALL)) as place:
+    bite = pytestconfig.getoption("--bite")
+    with yard(tmp_path, broker=redis_server.url, store=store, entries=entries(ALL), bite=bite) as place:
         ordeal(place, 7, or_told=False)
 
 

@@ -15,6 +15,7 @@ from taskguard import open_store
 from taskguard.celery.headers import Headers
 from taskguard.schedule import Slot
 from taskguard.schedule.boundaries import MICROS
+from taskguard.store import Claim, Lease
 from tests.schedule.yard import Yard, yard
 from tests.servers import RedisServer
 from tests.waiting import wait_until
@@ -30,14 +31,19 @@ def running(redis_server: RedisServer, directory: Path, entries: dict[str, Any])
         yield place
 
 
+def client(place: Yard) -> Celery:
+    app = Celery(broker=place.conf["broker_url"], set_as_current=False)
+    app.conf.task_default_queue = app.conf.control_exchange = place.queue
+    return app
+
+
 def sender(place: Yard) -> Callable[[Slot, str], None]:
     """Sends the message of a slot as a beat does."""
-    app = Celery(broker=place.conf["broker_url"], set_as_current=False)
-    app.conf.task_default_queue = place.queue
+    app = client(place)
 
-    def send(slot: Slot, task: str, **kwargs: Any) -> None:
+    def send(slot: Slot, task: str, expires: float | None = None, **kwargs: Any) -> None:
         headers = Headers(id=slot.job_id, slot=slot.note().as_dict()).within({})
-        app.send_task(task, (), kwargs, task_id=slot.job_id, headers=headers)
+        app.send_task(task, (), kwargs, task_id=slot.job_id, headers=headers, expires=expires)
 
     return send
 
@@ -92,6 +98,22 @@ def test_messages_of_slots(redis_server: RedisServer, tmp_path: Path):
         store = open_store(redis_server.url, namespace=place.queue)
         wait_until(lambda: store.get(slot.run_key).state == "done")
         assert [line["retries"] for line in ledger.lines("start", entry="flaky")] == [0, 1]
+
+        # One that expired or was revoked in the queue frees the schedule when its message is seen.
+        ended = [
+            (slot_of(place, name, ago), task, how)
+            for name, task in (("plain", "plain"), ("guarded", "tick"))
+            for ago, how in ((7, "expired"), (8, "revoked"))
+        ]
+        client(place).control.revoke([slot.job_id for slot, _, how in ended if how == "revoked"])
+        wait_until(lambda: place.processes[0].has_said("flagged as revoked"), timeout=30)
+        for slot, task, how in ended:
+            queued = Claim(slot.run_key, slot.job_id, how, state="queued", lease=3600, keep_for=60, payload=slot.payload)
+            assert isinstance(store.claim(queued), Lease)
+            send(slot, task, expires=-1 if how == "expired" else None)
+            wait_until(lambda s=slot, h=how: store.get(s.run_key).how == h, timeout=30)
+            assert store.get(slot.run_key).state == "free"
+            assert ledger.count("start", slot=slot.at / MICROS) == 0
         store.close()
 
 
