@@ -6,11 +6,16 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from datetime import datetime, timezone
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+import redis
 
+from taskguard import open_store
+from taskguard.schedule.boundaries import MICROS
+from taskguard.schedule.mark import Marks
 from tests.schedule.yard import ROOT, Yard, harass, yard
 from tests.servers import RedisServer
 from tests.waiting import wait_until
@@ -134,10 +139,39 @@ def test_a_minute_of_faults_for_another_scheduler(scheduler: str, redis_server: 
 # -- restarts ------------------------------------------------------------------------------------------------------
 
 
+def marks_of(place: Yard) -> Marks:
+    return Marks(open_store(place.conf["taskguard_store"], namespace=place.queue))
+
+
+def make_known(place: Yard, name: str, ago: float) -> None:
+    """The entry was there so many seconds ago, and all was settled then."""
+    entry, then = place.entry(name), round((time.time() - ago) * MICROS)
+    marks_of(place).move(entry, then, then)
+    marks_of(place).make_known(entry, then)
+
+
+def settled(place: Yard, name: str) -> bool:
+    last = place.entry(name).schedule.until(round(time.time() * MICROS))
+    return (marks_of(place).read(place.entry(name)) or 0) >= (last or 0)
+
+
+def forget_runs(place: Yard, name: str) -> None:
+    """As when `keep_for` is long over: the entry of its runs, and the receipts of its jobs."""
+    with closing(redis.Redis.from_url(place.conf["broker_url"])) as client:
+        gone = list(client.scan_iter(f"{place.queue}:{{schedule*{place.entry(name).label}*"))
+        assert len(gone) > 1
+        client.delete(*gone)
+
+
 @pytest.mark.timeout(150)
 def test_restarts_with_old_files_repeat_nothing_and_leave_no_gap(redis_server: RedisServer, tmp_path: Path):
-    made = {"second": {"task": "plain", "schedule": 1, "options": ALL}}
+    just_now = {"anchor": datetime.fromtimestamp(time.time() - 60, timezone.utc).isoformat()}
+    made = {
+        "second": {"task": "plain", "schedule": 1, "options": ALL},
+        "monthly": {"task": "plain", "schedule": 30 * 86400, "options": ALL | just_now},
+    }
     with yard(tmp_path, broker=redis_server.url, store=redis_server.url, entries=made) as place:
+        make_known(place, "monthly", ago=3600)
         beats = [place.beat(), place.beat()]
         place.worker()
         place.wait_until_ready()
@@ -158,9 +192,12 @@ def test_restarts_with_old_files_repeat_nothing_and_leave_no_gap(redis_server: R
             wait_until(lambda n=seen: len(place.runs("second")) > n + 2, timeout=30)
         assert min(gaps) < 1
 
-        # All are killed, and come back with what their files said long ago.
+        # All are killed, and come back with what their files said long ago. How slots ended is not remembered either.
+        place.ledger.wait_for("end", entry="monthly", timeout=30)
+        wait_until(lambda: settled(place, "monthly"), timeout=30)
         for beat in beats:
             beat.kill()
+        forget_runs(place, "monthly")
         for path, content in files.items():
             path.write_bytes(content)
         for beat in beats:
@@ -171,3 +208,4 @@ def test_restarts_with_old_files_repeat_nothing_and_leave_no_gap(redis_server: R
 
         assert place.doubled() == []
         assert ran == place.slots("second", ran[0] - 0.5, ran[-1])
+        assert len(place.ledger.lines("start", entry="monthly")) == 1

@@ -108,8 +108,8 @@ def test_messages_of_slots(redis_server: RedisServer, tmp_path: Path):
         client(place).control.revoke([slot.job_id for slot, _, how in ended if how == "revoked"])
         wait_until(lambda: place.processes[0].has_said("flagged as revoked"), timeout=30)
         for slot, task, how in ended:
-            queued = Claim(slot.run_key, slot.job_id, how, state="queued", lease=3600, keep_for=60, payload=slot.payload)
-            assert isinstance(store.claim(queued), Lease)
+            claim = Claim(slot.run_key, slot.job_id, how, state="queued", lease=3600, keep_for=60, payload=slot.payload)
+            assert isinstance(store.claim(claim), Lease)
             send(slot, task, expires=-1 if how == "expired" else None)
             wait_until(lambda s=slot, h=how: store.get(s.run_key).how == h, timeout=30)
             assert store.get(slot.run_key).state == "free"
