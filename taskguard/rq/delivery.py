@@ -29,8 +29,7 @@ _logger = logging.getLogger("taskguard")
 
 class Delivery:
     def __init__(self, job: Job, guarded: JobGuard) -> None:
-        self.job: NotedJob = noted(job)
-        self.job.is_guarded = True
+        self.job: NotedJob = noted(job).as_guarded()
         self.guarded = guarded
         self.policy: Policy = guarded.policy
         self.guard: Guard = guarded.guard(job.connection, job.serializer)

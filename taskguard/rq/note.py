@@ -13,6 +13,8 @@ IDEMPOTENCY_KEY = "idempotency_key"
 class Note:
     """The guard's part of a job."""
 
+    made: str = ""
+    """When the job was made that it belongs to: an id can be given to another job, by a queue that writes no note."""
     run: str = ""
     """Tells apart the calls that were given one job id by their callers."""
     key: str = ""
@@ -35,7 +37,9 @@ class Note:
 
     @classmethod
     def read(cls, text: bytes | str | None) -> Note:
-        return cls(**json.loads(text)) if text else cls()
+        facts = json.loads(text) if text else {}
+        # A worker that cannot read a job ends; while some are upgraded, one may know less than who wrote the note.
+        return cls(**{name: value for name, value in facts.items() if name in cls.__dataclass_fields__})
 
     def written(self) -> str:
         mine = {name: getattr(self, name) for name in self.__dataclass_fields__}

@@ -14,7 +14,7 @@ from taskguard.errors import DuplicateTaskError, PayloadMismatchError, WaitTimeo
 from taskguard.guard import pauses
 from taskguard.rq.clock import LONGEST_WAIT
 from taskguard.rq.delivery import Delivery, facts_of, is_queued
-from taskguard.rq.noted import PutBack, is_scheduled_again
+from taskguard.rq.noted import PutBack
 from taskguard.rq.owner import next_owner, occurrence_of, shown
 from taskguard.store import Claim, Completed, Held
 from taskguard.work import Work
@@ -107,7 +107,7 @@ class Obtaining:
 
     def _is_over_by_now(self, done: Completed) -> bool:
         """Whether the end that was found is that of an earlier occurrence of this id; then this is the next one."""
-        it, again = self._it, is_scheduled_again(self._it.job)
+        it, again = self._it, self._it.job.is_scheduled_again
         if done.owner != it.owner or (done.how == "succeeded" and not again):
             return False
         following = next_owner(it.job, it.owner)

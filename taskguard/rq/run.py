@@ -29,7 +29,7 @@ from taskguard.errors import (
 from taskguard.rq.answer import NothingToTell, answer
 from taskguard.rq.delivery import Delivery, is_queued
 from taskguard.rq.guarding import BEGUN, JobGuard
-from taskguard.rq.noted import PutBack, is_scheduled_again, noted
+from taskguard.rq.noted import PutBack, noted
 from taskguard.rq.obtaining import Obtaining
 from taskguard.rq.owner import job_id_of, shown
 from taskguard.store import Completed, Entry
@@ -129,7 +129,7 @@ class Run:
             raise
         if isinstance(value, Retry):
             return self._retry(work, value)
-        if is_scheduled_again(self.job):
+        if self.job.is_scheduled_again:
             self.job.note_end()
         if not self._settled(lambda: self._succeed(work, value)):
             return self._lost(work)

@@ -35,7 +35,7 @@ def settle_for(job: Job, guarded: JobGuard, attempt: str, *, is_stopped: bool) -
 
 class _Lost:
     def __init__(self, job: Job, guarded: JobGuard, attempt: str, is_stopped: bool) -> None:
-        self._job = job = noted(job)
+        self._job = job = noted(job).as_guarded()
         self._guarded = guarded
         self._policy = guarded.policy
         self._guard = guarded.guard(job.connection, job.serializer)

@@ -55,6 +55,10 @@ def _do(then: str, key: str, value: Any) -> Any:
         if not bodies.noted("died", job_id=job.id):
             bodies.note("died")
             os.kill(os.getpid(), signal.SIGKILL)
+    if then == "meta none":
+        job.meta = None  # type: ignore[assignment]
+    if then == "refresh":
+        job.refresh()
     if then == "sleep two seconds":
         time.sleep(2)
     if then == "sleep":
