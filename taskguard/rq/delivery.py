@@ -35,7 +35,7 @@ class Delivery:
         self.guard: Guard = guarded.guard(job.connection, job.serializer)
         self.owner = owner_of(job.id, job.repeats_left, self.note.run)
         self.attempt: str = getattr(job, ATTEMPT, "") or new_attempt()
-        self.clock = JobClock()
+        self.clock = JobClock(is_own=not self.is_sync)
         self._began = since_boot()
         self.was_held = False
         """The store has said that another run has the key, whatever became of it since."""

@@ -10,8 +10,10 @@ import sys
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+import rq.job
 from rq.job import Job, Retry, _job_stack
 from rq.utils import utcformat
 
@@ -74,10 +76,16 @@ class NotedJob(Job):
             mapping.pop("enqueued_at", None)
         return mapping
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and self.id == other.id  # RQ's own wants the very same class
+
+    __hash__ = Job.__hash__
+
     def prepare_for_execution(self, worker_name: str, pipeline: Any) -> None:
         super().prepare_for_execution(worker_name, pipeline)
-        pipeline.persist(self.key)
-        self._is_prepared = True
+        if worker_name != "sync" and _is_rqs_own(super().perform):  # a queue that runs at once drops this pipeline
+            pipeline.persist(self.key)
+            self._is_prepared = True
 
     def perform(self) -> Any:
         if not self._is_prepared:
@@ -141,6 +149,12 @@ class NotedJob(Job):
     def run(self) -> str:
         """Tells apart the jobs that were given one id, also by queues that write no note."""
         return self.note.run if self.note.made else self.made
+
+
+def _is_rqs_own(method: Any) -> bool:
+    """Whether it is as RQ wrote it: a job class of the project's may have another, and tracers wrap it."""
+    function = getattr(method, "__func__", None)
+    return type(function) is FunctionType and function.__code__.co_filename == rq.job.__file__
 
 
 def is_scheduled_again(job: Job) -> bool:

@@ -84,7 +84,8 @@ class GuardedWorkerMixin(BaseWorker):
         error = sys.exc_info()[1]
         if isinstance(error, NothingToTell):
             raise error
-        if noted(job).is_guarded and job.success_callback is None and job.failure_callback is None:
+        # By their names: one that cannot be imported is a failure of the job, and told where RQ calls it.
+        if noted(job).is_guarded and not job._success_callback_name and not job._failure_callback_name:
             job.ended_at = job.last_heartbeat = now()  # written in a moment, with the end of the job
         else:
             super().handle_execution_ended(job, queue, heartbeat_ttl)
