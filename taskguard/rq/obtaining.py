@@ -163,7 +163,9 @@ class Obtaining:
 
     def _patience_with_queued(self, held: Held) -> float:
         twin = self._it.twin(held)
-        if not twin.is_gone and (twin.is_put_off or self._it.is_sync):
+        if twin.is_gone:
+            return self._it.waited + BEHIND  # to find that out took a while, and its place is free now
+        if twin.is_put_off or self._it.is_sync:
             return -1.0  # its time has not come, and it claims anew when it has
         return BEHIND
 
