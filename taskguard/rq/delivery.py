@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 from typing import Any, cast
 
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq.job import Job, JobStatus
 
 from taskguard.clocks import since_boot
 from taskguard.errors import DuplicateTaskError, StoreError
-from taskguard.guard import Guard, new_attempt
+from taskguard.guard import Guard, new_attempt, pauses
 from taskguard.places import next_of, place_of, run_of
 from taskguard.policy import Policy
 from taskguard.rq.clock import JobClock
@@ -36,6 +40,8 @@ class Delivery:
         self.owner = owner_of(job.id, job.repeats_left, self.note.run)
         self.attempt: str = getattr(job, ATTEMPT, "") or new_attempt()
         self.clock = JobClock(is_own=not self.is_sync)
+        self.patience = 0.0
+        """How long a silent Redis is asked, if that is longer than the guard's patience."""
         self._began = since_boot()
         self.was_held = False
         """The store has said that another run has the key, whatever became of it since."""
@@ -148,7 +154,23 @@ class Delivery:
         """Should RQ run it again, it waits for nobody yet."""
         if self.note.join or self.note.since:
             self.job.note = self.note.as_new()
-            self.job.save_note()
+            self._write(self.job.save_note)
+
+    def note_end(self) -> None:
+        """This enqueueing of the job has come to its end."""
+        self._write(self.job.note_end)
+
+    def _write(self, verb: Callable[[], None]) -> None:
+        """To the queue's own Redis, which may be away for a moment: that is no other end of the job."""
+        give_up = since_boot() + max(self.patience, self.guard.patience)
+        for pause in pauses(longest=1.0):
+            try:
+                verb()
+                return
+            except (RedisConnectionError, RedisTimeoutError):
+                if since_boot() + pause > give_up:
+                    raise
+            time.sleep(pause)
 
 
 def facts_of(held: Held) -> tuple[str, str, str, float, int]:

@@ -95,7 +95,7 @@ class Run:
 
     def _work(self, work: Work, args: Any, kwargs: Any) -> Any:
         if self.guarded.settings.on_store_error == "retry":
-            work.patience = UNTIL_THE_STORE_IS_BACK
+            work.patience = self.it.patience = UNTIL_THE_STORE_IS_BACK
         try:
             back = self._take_place(work)
             return self._body(work, args, kwargs) if back is None else back
@@ -130,7 +130,7 @@ class Run:
         if isinstance(value, Retry):
             return self._retry(work, value)
         if self.job.is_scheduled_again:
-            self.job.note_end()
+            self.it.note_end()
         if not self._settled(lambda: self._succeed(work, value)):
             return self._lost(work)
         return value
@@ -138,7 +138,7 @@ class Run:
     def _fail(self, work: Work, error: BaseException) -> bool:
         if self.job.should_retry:
             return self._requeue(work, self.job.get_retry_interval())
-        self.job.note_end()
+        self.it.note_end()
         accepted = work.fail(error)
         if accepted:
             self.it.free_place()
@@ -156,7 +156,7 @@ class Run:
         if count and count >= retry.max:
             words = f"it wants more than {retry.max} retries"
             error = EarlierFailureError(self.it.key, shown(self.it.owner), words)
-            self.job.note_end()
+            self.it.note_end()
             accepted = self._settled(lambda: work.fail(error))
             self.it.free_place()
         else:

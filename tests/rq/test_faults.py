@@ -182,19 +182,22 @@ def test_redis_is_restarted_without_its_data(make_scene: Any, own_redis: RedisSe
     assert scene.begun(2)[1]["token"] > begin["token"] and not scene.overlaps
 
 
-def test_redis_is_away_when_a_body_ends(make_scene: Any, own_redis: RedisServer):
+@pytest.mark.parametrize(("then", "end", "state"), [("return", "finished", "done"), ("fail", "failed", "free")])
+def test_redis_is_away_when_a_body_ends(make_scene: Any, own_redis: RedisServer, then: str, end: str, state: str):
     scene = make_scene(own_redis.url)
     scene.start_worker(OURS)
-    job = scene.call(gate="gate", value="kept")
+    job = scene.call(then=then, gate="gate", value="kept")
     scene.begun()
     own_redis.stop()
     scene.open()
-    scene.ended()
+    wait_until(lambda: scene.ledger.count("end") + scene.ledger.count("failed"), what="the end of the body")
     scene.passes(1)
     own_redis.start()
 
-    assert scene.result(job, within=40) == "kept"
-    assert scene.state() == "done" and scene.runs == 1
+    scene.wait_for_status(job, end, within=40)
+    found = scene.fetch(job).latest_result()
+    assert found.return_value == "kept" if then == "return" else "TroubleError" in found.exc_string
+    assert scene.state() == state and scene.runs == 1
 
 
 # -- what it costs -----------------------------------------------------------------------------------------------------
