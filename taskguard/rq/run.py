@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from redis.exceptions import RedisError
 from rq.job import Job, Retry
 
 from taskguard import interrupt
@@ -32,6 +33,7 @@ from taskguard.rq.guarding import BEGUN, JobGuard
 from taskguard.rq.noted import PutBack, noted
 from taskguard.rq.obtaining import Obtaining
 from taskguard.rq.owner import job_id_of, shown
+from taskguard.rq.settle import settle_for
 from taskguard.store import Completed, Entry
 from taskguard.switch import is_off
 from taskguard.work import Work
@@ -84,6 +86,12 @@ class Run:
             return self._without_store(error, args, kwargs)
         except (TooManyStartsError, DuplicateTaskError, PayloadMismatchError):
             self.it.free_place()
+            raise
+        except BaseException as error:
+            # Its time is over, say. Whether the key was granted is not known; by the attempt it is let go.
+            if interrupt.came_by_signal(error):
+                with suppress(StoreError, RedisError):
+                    settle_for(self.job, self.guarded, self.it.attempt, error=error)
             raise
         if isinstance(found, PutBack):
             return found
