@@ -232,7 +232,7 @@ class Admission:
             job: NotedJob = kind.fetch(job_id_of(owner), connection=queue.connection, serializer=queue.serializer)
         except NoSuchJobError:
             return None
-        return job if job.origin == queue.name and not is_other_run(job.run, owner) else None
+        return job if job.origin == queue.name and not is_other_run(job.run_name, owner) else None
 
 
 def handle(job: Any, about: CallInfo) -> Any:

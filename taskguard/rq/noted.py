@@ -64,7 +64,7 @@ class NotedJob(Job):
         self.is_scheduled_again = is_scheduled_again(self)
         self._enqueueing = ""
         self._enqueueing = self.enqueueing
-        self.note = self.note.with_(made=self.made, run=self.run)
+        self.note = self.note.with_(made=self.made, run=self.run_name)
         return self
 
     def to_dict(self, include_meta: bool = True, include_result: bool = True) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class NotedJob(Job):
         return "".join(filter(str.isdigit, utcformat(self.created_at)))
 
     @property
-    def run(self) -> str:
+    def run_name(self) -> str:
         """Tells apart the jobs that were given one id, also by queues that write no note."""
         return self.note.run if self.note.made else self.made
 

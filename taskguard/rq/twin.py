@@ -46,7 +46,7 @@ class Twin:
         except NoSuchJobError:
             return None
         # The record of an earlier call with this id says nothing about this one, which is still on its way.
-        return None if is_other_run(job.run, self.held.owner) and job_id == self.id else job
+        return None if is_other_run(job.run_name, self.held.owner) and job_id == self.id else job
 
     @property
     def is_gone(self) -> bool:
