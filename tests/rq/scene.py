@@ -18,7 +18,7 @@ import redis
 from rq import Worker
 from rq.job import Job
 
-from taskguard.rq import GuardedQueue
+from taskguard.rq import GuardedQueue, GuardedSimpleWorker
 from taskguard.rq.note import Note
 from taskguard.rq.noted import NOTE
 from tests import hatchery
@@ -146,6 +146,15 @@ class Scene:
         worker = self.start_worker(kind, "--burst", *options, wait=False)
         worker.wait(60)
         return worker
+
+    def work(self, kind: type[Any] = GuardedSimpleWorker, **options: Any) -> None:
+        """Do what there is to do, in this very process: where it matters what is done, and not by whom."""
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            kind([self.queue.name], connection=self.connection, **options).work(burst=True, logging_level="WARNING")
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     # -- jobs ------------------------------------------------------------------------------------------------------
 

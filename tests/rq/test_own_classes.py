@@ -24,16 +24,6 @@ from tests.rq.scene import Scene
 both_kinds = pytest.mark.parametrize("kind", [GuardedSimpleWorker, SimpleWorker])
 
 
-def _work(scene: Scene, kind: type[Any] = GuardedSimpleWorker, **options: Any) -> None:
-    """Do what there is to do, in this very process."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        kind([scene.queue.name], connection=scene.connection, **options).work(burst=True, logging_level="WARNING")
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _plain(scene: Scene) -> Queue:
     return Queue(scene.queue.name, connection=scene.connection)
 
@@ -45,7 +35,7 @@ def _plain(scene: Scene) -> Queue:
 def test_an_id_that_a_plain_queue_uses_again_is_another_job(scene: Scene, kind: type[Any]):
     for n in range(2):
         job = _plain(scene).enqueue(jobs.job_, scene.key, value=n, job_id=scene.key)
-        _work(scene, kind)
+        scene.work(kind)
         assert scene.result(job) == n
 
     assert scene.runs == 2
@@ -54,9 +44,9 @@ def test_an_id_that_a_plain_queue_uses_again_is_another_job(scene: Scene, kind: 
 @both_kinds
 def test_the_note_of_an_earlier_job_of_that_id_is_not_taken_for_its_own(scene: Scene, kind: type[Any]):
     scene.call(value="first", job_id=scene.key)
-    _work(scene, kind)
+    scene.work(kind)
     other = _plain(scene).enqueue(jobs.job_, f"{scene.key}-other", value="other", job_id=scene.key)
-    _work(scene, kind)
+    scene.work(kind)
 
     assert scene.result(other) == "other" and scene.ledger.count("begin", key=f"{scene.key}-other") == 1
 
@@ -64,10 +54,10 @@ def test_the_note_of_an_earlier_job_of_that_id_is_not_taken_for_its_own(scene: S
 def test_an_id_that_is_used_again_while_the_one_before_waits_for_its_retry(scene: Scene):
     """The hash that RQ had of it is gone: the entry of the first one is nobody's."""
     _plain(scene).enqueue(jobs.job_, scene.key, "fail", retry=jobs.Retry(max=1, interval=60), job_id=scene.key)
-    _work(scene)
+    scene.work()
     assert scene.state() == "queued"
     second = _plain(scene).enqueue(jobs.job_, scene.key, value="second", job_id=scene.key)
-    _work(scene)
+    scene.work()
 
     assert scene.result(second) == "second"
 
@@ -86,7 +76,7 @@ def test_a_job_is_equal_to_what_rq_has_of_it(scene: Scene):
 @pytest.mark.parametrize("function", [jobs.plain, jobs.job_])
 def test_a_class_of_jobs_that_does_something_around_each_of_them(scene: Scene, function: Any):
     scene.queue.enqueue(function, scene.key)
-    _work(scene, job_class=TracedJob)
+    scene.work(job_class=TracedJob)
 
     assert scene.ledger.count("traced") == scene.runs == 1
 
@@ -102,7 +92,7 @@ def test_what_is_put_around_rqs_own_class_is_called(scene: Scene, monkeypatch: p
 
     monkeypatch.setattr(Job, "perform", traced)
     job = scene.call()
-    _work(scene)
+    scene.work()
 
     assert seen == [job.id]
 
@@ -110,7 +100,7 @@ def test_what_is_put_around_rqs_own_class_is_called(scene: Scene, monkeypatch: p
 @both_kinds
 def test_a_class_of_jobs_with_slots(scene: Scene, kind: type[Any]):
     job = scene.call(value=1)
-    _work(scene, kind, job_class=SlottedJob)
+    scene.work(kind, job_class=SlottedJob)
 
     assert scene.result(job) == 1 and scene.state() == "done"
 
@@ -121,7 +111,7 @@ def test_a_class_of_jobs_with_slots(scene: Scene, kind: type[Any]):
 @both_kinds
 def test_a_body_that_takes_away_its_meta(scene: Scene, kind: type[Any]):
     job = scene.call(then="take the meta away", value=1)
-    _work(scene, kind)
+    scene.work(kind)
 
     assert scene.result(job) == 1 and scene.state() == "done"
 
@@ -130,7 +120,7 @@ def test_a_body_that_takes_away_its_meta(scene: Scene, kind: type[Any]):
 def test_a_body_that_asks_what_is_new_and_its_next_occurrence(scene: Scene, kind: type[Any]):
     """A scheduler has enqueued the id again while the body runs. The body asks, and has not ended that one."""
     job = _plain(scene).enqueue(jobs.job_, scene.key, "enqueue itself once and refresh", meta={"interval": 60})
-    _work(scene, kind)
+    scene.work(kind)
 
     assert scene.runs == 2 and scene.status(job) == "finished"
 
@@ -142,7 +132,7 @@ def test_a_body_that_asks_what_is_new_and_its_next_occurrence(scene: Scene, kind
 def test_a_callback_that_cannot_be_imported_is_a_failure_of_its_job_alone(scene: Scene, kind: type[Any]):
     job = scene.call(value=1, on_success=Callback("tests.rq.jobs.missing"))
     after = scene.queue.enqueue(jobs.plain, scene.key)
-    _work(scene, kind)
+    scene.work(kind)
 
     assert scene.status(job) == "failed" and scene.status(after) == "finished"
     assert "missing" in str(scene.fetch(job).latest_result().exc_string)
@@ -151,7 +141,7 @@ def test_a_callback_that_cannot_be_imported_is_a_failure_of_its_job_alone(scene:
 @both_kinds
 def test_a_function_that_is_enqueued_by_another_name_is_guarded(scene: Scene, kind: type[Any]):
     job = scene.queue.enqueue("tests.rq.test_own_classes.jobs.job_", scene.key, value=1)
-    _work(scene, kind)
+    scene.work(kind)
 
     assert scene.result(job) == 1 and scene.state() == "done"
     assert "token" in scene.begun()[0]
@@ -160,7 +150,7 @@ def test_a_function_that_is_enqueued_by_another_name_is_guarded(scene: Scene, ki
 def test_a_note_that_a_newer_version_wrote_can_be_read(scene: Scene):
     job = scene.call(value=1)
     scene.connection.hset(job.key, NOTE, json.dumps({**json.loads(scene.note(job).written()), "newer": 1}))
-    _work(scene)
+    scene.work()
 
     assert scene.result(job) == 1 and scene.runs == 1
 
@@ -192,9 +182,8 @@ def test_an_alarm_that_was_set_while_a_job_waited_is_not_taken_back():
 
 
 @pytest.mark.parametrize(("retry", "state", "status"), [(None, "free", "failed"), (1, "done", "finished")])
-@both_kinds
 def test_a_job_whose_time_is_over_before_it_has_the_answer_to_its_claim(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, kind: type[Any], retry: int | None, state: str, status: str
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, retry: int | None, state: str, status: str
 ):
     """Whether the key was granted is not known to it: so it says that it is over, and its retry need not wait."""
     claim, asked = RedisStore.claim, []
@@ -208,6 +197,6 @@ def test_a_job_whose_time_is_over_before_it_has_the_answer_to_its_claim(
 
     monkeypatch.setattr(RedisStore, "claim", slow)
     job = scene.call(job_timeout=1, retry=jobs.Retry(max=retry) if retry else None)
-    _work(scene, kind)
+    scene.work()
 
     assert scene.status(job) == status and scene.state() == state
