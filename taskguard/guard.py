@@ -204,10 +204,12 @@ class Guard:
         schedule: str = "",
         tell: bool = True,
         patience: float | None = None,
+        before_too_many: Callable[[], None] = lambda: None,
     ) -> Work | Held | Completed:
         """Ask for the key, to run the body now if it is granted.
 
-        Raises `TooManyStartsError`, after ending the job for good, if its workers died too often.
+        Raises `TooManyStartsError`, after ending the job for good, if its workers died too often; what the queue must
+        know before that end is in the store is done by *before_too_many*.
         """
         asked, answer = self.ask(claim, tell=tell, patience=patience)
         if not isinstance(answer, Lease):
@@ -216,6 +218,7 @@ class Guard:
         if answer.starts > policy.max_starts:
             error = TooManyStartsError(claim.key, claim.owner, answer.starts, policy.max_starts)
             self.tell("too_many_starts", answer, token=answer.token, detail=str(error))
+            before_too_many()
             work.fail(error)
             raise error
         return work

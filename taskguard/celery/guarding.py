@@ -13,13 +13,13 @@ from typing import Any
 from celery import Celery
 
 from taskguard.celery.events import CeleryEvents
-from taskguard.celery.identity import Identity
-from taskguard.celery.marks import Marks
 from taskguard.celery.outcomes import AppOutcomes
 from taskguard.celery.settings import Settings, checked_names, store_of, visibility_timeout
 from taskguard.errors import ConfigurationError
 from taskguard.guard import Guard
+from taskguard.identity import Identity
 from taskguard.keys import KeyMaker
+from taskguard.marks import Marks
 from taskguard.places import place_of, run_of
 from taskguard.policy import DEFAULT_KEEP, Policy
 from taskguard.signatures import signature_of

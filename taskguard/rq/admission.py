@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, MutableMapping
+import time
+from collections.abc import MutableMapping
 from contextlib import suppress
 from typing import Any
 
 from rq import Queue
+from rq.exceptions import NoSuchJobError
 from rq.job import Job
 
 from taskguard.calls import CallInfo
@@ -20,10 +22,11 @@ from taskguard.errors import DuplicateTaskError, KeyArgumentError, PayloadMismat
 from taskguard.places import next_of, place_of
 from taskguard.rq.guarding import JobGuard
 from taskguard.rq.note import Note
+from taskguard.rq.noted import note_of, noted_class
 from taskguard.rq.owner import is_other_run, job_id_of, owner_of, shown
 from taskguard.rq.stored import StoredJob
 from taskguard.rq.twin import Twin
-from taskguard.store import Claimant, Completed, Ending, Held, How, Lease
+from taskguard.store import Completed, Ending, Held, Lease
 
 PATIENCE = 1.0
 """How long a call waits for a store that does not answer; then its job is enqueued unclaimed."""
@@ -45,7 +48,7 @@ class Admission:
         is_named: bool,
         args: Any,
         kwargs: Any,
-        meta: Mapping[str, Any] | None,
+        idempotency_key: str,
         repeats: int | None,
         ttl: float | None,
         delay: float,
@@ -56,10 +59,10 @@ class Admission:
         self._policy = guarded.policy
         self._guard = guarded.guard(queue.connection, queue.serializer)
         self._call = (args, kwargs)
-        self._meta = meta
         # An id that its caller chose may have been used before; this is another occurrence of it.
         run = os.urandom(4).hex() if is_named else ""
-        self._note = Note(id=job_id, run=run, idempotency_key=Note.of(meta, job_id).idempotency_key)
+        self.note = Note(run=run, idempotency_key=idempotency_key)
+        """What the job is enqueued with."""
         self._id = job_id
         self._owner = owner_of(job_id, repeats, run)
         self._waits_for = guarded.settings.queued_for + delay if ttl is None else float(ttl)
@@ -67,11 +70,6 @@ class Admission:
         """Claimed by this process, and enqueued when the caller executes its pipeline."""
         self._lease: Lease | None = None
         self.info = CallInfo("", job_id)
-
-    @property
-    def meta(self) -> dict[str, Any]:
-        """What the job is enqueued with."""
-        return self._note.within(self._meta) if self._note.key else dict(self._meta or {})
 
     def ask(self) -> Any:
         """The job that is the answer; None if this call is to be enqueued."""
@@ -81,10 +79,11 @@ class Admission:
             raise
         except TypeError:
             return None  # arguments that do not fit are for the body to refuse, as without a guard
-        place = place_of(self._policy, self._note.key)
+        place = place_of(self._policy, self.note.key)
         if not place:
             return None
         try:
+            self.note = self.note.with_(store=self._guarded.store_name(self._guard, PATIENCE), at=time.time())
             return self._claim(place)
         except StoreError as error:
             # The worker will ask. Whatever the store's trouble is, it is no reason to lose the call.
@@ -112,11 +111,11 @@ class Admission:
     # -- asking ----------------------------------------------------------------------------------------------------
 
     def _find_key(self) -> None:
-        keys, (args, kwargs), given = self._guarded.keys, self._call, self._note.idempotency_key
+        keys, (args, kwargs), given = self._guarded.keys, self._call, self.note.idempotency_key
         key = keys.explicit(given) if given else keys(args, kwargs)
         # Where two calls of one key may differ, all their arguments are compared.
         compared = given or self._policy.on_conflict.enqueue == "run_once_more"
-        self._note = self._note.with_(key=key, payload=keys.payload(args, kwargs) if compared else "")
+        self.note = self.note.with_(key=key, payload=keys.payload(args, kwargs) if compared else "")
         self.info = CallInfo(key, self._id)
 
     def _claim(self, place: str, *, replace: bool = False) -> Any:
@@ -136,13 +135,10 @@ class Admission:
             twin = self._twin(held)
             if twin is None or not twin.is_gone:
                 return self._meet(held, twin)
-            if held.state == "queued":
-                self._end(twin)
-        if held is not None:
-            # RQ has given it up, and its lease has not run out yet: the worker waits for that.
-            self._may_raise(held)
-            self._join(held)
-        return None
+            if held.state != "queued":
+                break
+            twin.end(self._guard, self._policy)
+        return None if held is None else self._meet_what_is_gone(held)
 
     def _ask(self, place: str, replace: bool) -> Lease | Held | Completed:
         claim = self._guard.new_claim(
@@ -151,13 +147,13 @@ class Admission:
             self._policy,
             state="queued",
             lease=self._waits_for,
-            payload=self._note.payload,
+            payload=self.note.payload,
             replace_queued=replace,
         )
         return self._guard.ask(claim, patience=PATIENCE)[1]
 
     def _compare_payload(self, answer: Held | Completed) -> None:
-        mine = self._note.payload if self._note.idempotency_key else ""
+        mine = self.note.payload if self.note.idempotency_key else ""
         if mine and answer.payload and mine != answer.payload:
             raise PayloadMismatchError(answer.key, shown(answer.owner))
 
@@ -171,23 +167,29 @@ class Admission:
         twin.wait_until_it_appears()
         return twin
 
-    def _end(self, twin: Twin) -> None:
-        how: How = "expired" if twin.job is None else "revoked"
-        claimant = Claimant(twin.held.key, twin.held.owner, "")
-        self._guard.store.release(claimant, Ending(how=how, keep_for=self._policy.keep), anyway=True)
-        self._guard.tell("released", claimant, detail=f"{how}: RQ has no such job to run")
+    def _meet_what_is_gone(self, held: Held) -> Any:
+        """RQ has given it up, and its lease has not run out yet: the worker waits for that."""
+        self._may_raise(held)
+        if self._policy.on_conflict.enqueue == "run_once_more" and held.key != next_of(self.note.key):
+            return self._claim_next()
+        self._join(held)
+        return None
+
+    def _claim_next(self) -> Any:
+        following = next_of(self.note.key)
+        self.note = self.note.with_(place=following)
+        return self._claim(following)
 
     def _meet(self, held: Held, twin: Twin | None) -> Any:
         """Another job has the place: what `on_conflict` says."""
         self._may_raise(held)
         if self._policy.on_conflict.enqueue == "run_once_more":
-            following = next_of(self._note.key)
+            following = next_of(self.note.key)
             if held.key != following and self._is_news_to(held):
-                self._note = self._note.with_(place=following)
-                return self._claim(following)
-            if held.key == following and held.state == "queued" and held.payload != self._note.payload:
+                return self._claim_next()
+            if held.key == following and held.state == "queued" and held.payload != self.note.payload:
                 return self._claim(following, replace=True)  # newest arguments
-        about = CallInfo(self._note.key, shown(held.owner), True, held.state, held.since)
+        about = CallInfo(self.note.key, shown(held.owner), True, held.state, held.since)
         if twin is None:
             job = self._pending.get(held.owner)
             if job is None:
@@ -206,21 +208,29 @@ class Admission:
 
     def _join(self, held: Held) -> None:
         """There is no job of RQ to answer with: this one is enqueued, and ends as its twin does."""
-        self._note = self._note.with_(join=held.owner)
-        self.info = CallInfo(self._note.key, shown(held.owner), True, held.state, held.since)
+        self.note = self.note.with_(join=held.owner)
+        self.info = CallInfo(self.note.key, shown(held.owner), True, held.state, held.since)
 
     def _is_news_to(self, held: Held) -> bool:
-        return held.state == "running" or held.payload != self._note.payload
+        return held.state == "running" or held.payload != self.note.payload
 
     # -- finished work ---------------------------------------------------------------------------------------------
 
     def _done(self, done: Completed) -> Any:
         queue, job_id = self._queue, job_id_of(done.owner)
-        job = queue.fetch_job(job_id) if job_id else None
+        job = self._fetch(job_id) if job_id else None
         ended_so = "finished" if done.how == "succeeded" else "failed"
-        if job is None or job.get_status(refresh=False) != ended_so or is_other_run(job.meta, done.owner):
+        if job is None or job.get_status(refresh=False) != ended_so or is_other_run(note_of(job).run, done.owner):
             job = StoredJob.of(done, self._guard.outcomes, queue.connection, queue.serializer)
-        return handle(job, CallInfo(self._note.key, shown(done.owner), True, "done", done.at))
+        return handle(job, CallInfo(self.note.key, shown(done.owner), True, "done", done.at))
+
+    def _fetch(self, job_id: str) -> Job | None:
+        queue, kind = self._queue, noted_class(self._queue.job_class)
+        try:
+            job: Job = kind.fetch(job_id, connection=queue.connection, serializer=queue.serializer)
+        except NoSuchJobError:
+            return None
+        return job if job.origin == queue.name else None
 
 
 def handle(job: Any, about: CallInfo) -> Any:

@@ -6,7 +6,8 @@ import difflib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Literal
 
@@ -18,9 +19,11 @@ from taskguard.errors import ConfigurationError
 from taskguard.events import Listener
 from taskguard.fence import current_fence
 from taskguard.guard import Guard
+from taskguard.identity import Identity
 from taskguard.keys import KeyMaker
 from taskguard.places import place_of, run_of
 from taskguard.policy import Policy
+from taskguard.rq.note import Note
 from taskguard.rq.outcomes import QueueOutcomes
 from taskguard.signatures import fence_parameter, signature_of
 from taskguard.store import Entry, Store
@@ -30,6 +33,8 @@ from taskguard.stores.redis import RedisStore
 BEGUN = "_taskguard_begun"
 """On a job whose body runs: a call of the function within it is a call, and not the job."""
 _GUARDS = "_taskguard_guards"
+_OWN = "own:"
+"""Before the namespace of a store that is the queue's own Redis: whoever has the job looks at that very server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,16 +74,20 @@ class JobGuard:
         connection: Redis | None = None,
         *,
         is_checked: bool = False,
+        is_named: bool = False,
     ) -> None:
         self.function = function
         self.name = f"{function.__module__}.{function.__qualname__}"
         self._options = options
         self._is_checked = is_checked
         """By whoever imported the module elsewhere: what cannot work was an error there."""
+        self._is_named = is_named
+        """Guarded by its name alone: it knows nothing of a fence, and its parameters are its callers'."""
         self._queue = queue
         self._connection = connection
         self._store: Store | None = None
         self._guards: dict[int, Guard] = {}
+        self._identity = Identity()
 
     def check(self) -> None:
         """Read all of it; ConfigurationError for what cannot work."""
@@ -113,7 +122,9 @@ class JobGuard:
     def fence_name(self) -> str | None:
         """The parameter that is given the fence."""
         # Reading a signature costs a work horse as much as a request to Redis; most functions can do without.
-        return fence_parameter(self.function) if _may_want_fence(self.function) else None
+        if self._is_named or not _may_want_fence(self.function):
+            return None
+        return fence_parameter(self.function)
 
     def _part(self, names: frozenset[str]) -> dict[str, Any]:
         return {name: value for name, value in self._options.items() if name in names}
@@ -147,6 +158,22 @@ class JobGuard:
         if self._store is None and isinstance(store, str):
             self._store = open_store(store, namespace=self.settings.namespace)
         return self._store or store  # type: ignore[return-value]
+
+    def store_name(self, guard: Guard, patience: float) -> str:
+        """What the store is called; it travels with each job."""
+        if self.settings.store is None:
+            return _OWN + self.settings.namespace
+        return self._identity.name(guard, patience)
+
+    def is_for_another_store(self, guard: Guard, note: Note, connection: Redis) -> bool:
+        """Whether the caller of the job has claimed it in another store than this process asks."""
+        if not note.store or (self.settings.store is None and note.store == self.store_name(guard, 0.0)):
+            return False
+        if not note.store.startswith(_OWN):
+            return self._identity.is_other(guard, note.store, note.at)
+        theirs = replace(self.settings, store=None, namespace=note.store.removeprefix(_OWN))
+        own = Identity().name(guard_on(connection, DefaultSerializer, theirs), guard.patience)
+        return own != self._identity.name(guard, guard.patience)
 
     def call(self, args: Any, kwargs: Any) -> Any:
         """Call the function itself, with the fence where it wants one."""
@@ -237,6 +264,33 @@ def guard_of(function: Any) -> JobGuard | None:
         function = _loaded(function)
     found = getattr(function, "taskguard", None)
     return found if isinstance(found, JobGuard) else None
+
+
+def guard_for(function: Any, queue: Any) -> JobGuard | None:
+    """What the function was decorated with; else what its queue's `taskguard_tasks` says of its name, if anything."""
+    if isinstance(function, str):
+        function = _loaded(function)
+    patterns = getattr(queue, "taskguard_tasks", None)
+    found = guard_of(function)
+    return _guard_by_name(getattr(function, "__func__", function), patterns) if found is None and patterns else found
+
+
+def _guard_by_name(function: Any, patterns: Mapping[str, Mapping[str, Any]]) -> JobGuard | None:
+    if not inspect.isfunction(function):
+        return None
+    name = f"{function.__module__}.{function.__qualname__}"
+    options = next((options for pattern, options in patterns.items() if fnmatchcase(name, pattern)), None)
+    if options is None:
+        return None
+    made = _by_name.get(function)
+    if made is None or made[0] is not options:
+        guarded = JobGuard(function, options, is_named=True)
+        guarded.check()
+        made = _by_name[function] = options, guarded
+    return made[1]
+
+
+_by_name: dict[Any, tuple[Any, JobGuard]] = {}
 
 
 def _loaded(path: str) -> Any:

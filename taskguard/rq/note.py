@@ -1,21 +1,18 @@
-"""What travels with a job, in `job.meta["taskguard"]`: RQ keeps a job's meta through retries and repetitions."""
+"""What the guard knows of a job beside what RQ does; it travels with the job, in a field of its own: `noted.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-META = "taskguard"
 IDEMPOTENCY_KEY = "idempotency_key"
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """The guard's part of a job's meta."""
+    """The guard's part of a job."""
 
-    id: str = ""
-    """Whose note this is: people pass a job's meta on to other jobs, and those are not this one."""
     run: str = ""
     """Tells apart the calls that were given one job id by their callers."""
     key: str = ""
@@ -26,27 +23,21 @@ class Note:
     """A digest of all arguments, where two calls of one key may differ."""
     idempotency_key: str = ""
     """The caller's own, if it gave one."""
+    store: str = ""
+    """The store that the caller asked, by its name; and when."""
+    at: float = 0.0
     join: str = ""
     """The twin whose outcome this job ends with."""
     since: float = 0.0
     """When it first had to wait for another job."""
-    enqueueing: str = ""
-    """Which enqueueing the job was of before it was put back: RQ writes down each as a new one (see `owner.py`)."""
 
     @classmethod
-    def of(cls, meta: Mapping[str, Any] | None, job_id: str) -> Note:
-        """That of the job *job_id*; of a call that has none yet, at most the caller's own idempotency key."""
-        found = (meta or {}).get(META)
-        if not isinstance(found, Mapping):
-            return cls()
-        if found.get("id") != job_id:
-            return cls() if found.get("id") else cls(idempotency_key=found.get(IDEMPOTENCY_KEY) or "")
-        return cls(**{name: found[name] for name in cls.__dataclass_fields__ if found.get(name)})
+    def read(cls, text: bytes | str | None) -> Note:
+        return cls(**json.loads(text)) if text else cls()
 
-    def within(self, meta: Mapping[str, Any] | None) -> dict[str, Any]:
-        """*meta* with this note in place of the one that was there."""
+    def written(self) -> str:
         mine = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {**(meta or {}), META: {name: value for name, value in mine.items() if value}}
+        return json.dumps({name: value for name, value in mine.items() if value}, separators=(",", ":"))
 
     def with_(self, **changes: Any) -> Note:
         return replace(self, **changes)

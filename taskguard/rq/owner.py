@@ -8,20 +8,13 @@ is the occurrence after that one. A job that is put back is of the same enqueuei
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from rq.job import Job
-from rq.utils import utcformat
-
-from taskguard.rq.note import Note
+from taskguard.rq.noted import ENDED, NotedJob, is_scheduled_again
 
 PREFIX = "rq:"
 """Keys can be shared with Celery, whose owners look the same: only those that start so are jobs of RQ."""
-ENDED = "taskguard_ended"
-"""The field of a job's hash that names the enqueueing whose run has ended."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_AFTER = ":after-"
 
 
 def owner_of(job_id: str, repeats_left: int | None, run: str = "") -> str:
@@ -34,14 +27,10 @@ def job_id_of(owner: str) -> str:
     return owner.removeprefix(PREFIX).partition(":")[0] if owner.startswith(PREFIX) else ""
 
 
-def is_other_run(meta: Any, owner: str) -> bool:
-    """Whether the job with that meta has the owner's id, which its callers chose, and is another call than the owner's.
-
-    A body may have replaced the meta: then nothing speaks against it.
-    """
-    _, run = [*owner.removeprefix(PREFIX).split(":"), ""][:2]
-    known = Note.of(meta, job_id_of(owner)).run
-    return known not in ("", run)
+def is_other_run(run: str, owner: str) -> bool:
+    """Whether a job of that run, and of the owner's id, which its callers chose, is another call than the owner's."""
+    _, theirs = [*owner.removeprefix(PREFIX).split(":"), ""][:2]
+    return run not in ("", theirs)
 
 
 def shown(owner: str) -> str:
@@ -49,35 +38,21 @@ def shown(owner: str) -> str:
     return job_id_of(owner) or owner
 
 
-def is_scheduled_again(job: Job) -> bool:
-    """Whether rq-scheduler enqueues this id time after time."""
-    return "interval" in job.meta or "cron_string" in job.meta
-
-
-def occurrence_of(job: Job, owner: str) -> str:
+def occurrence_of(job: NotedJob, owner: str) -> str:
     """For what must happen once in each occurrence. A job that failed, and is put back by hand, is the same one."""
-    name = owner if is_scheduled_again(job) else owner.partition(":after-")[0]
+    name = owner if is_scheduled_again(job) else owner.partition(_AFTER)[0]
     return name.removeprefix(PREFIX)
 
 
-def note_end(job: Job) -> None:
-    if job.connection.exists(job.key):  # else it was deleted, and would be there again
-        job.connection.hset(job.key, ENDED, enqueueing_of(job))
-
-
-def next_owner(job: Job, owner: str) -> str:
+def next_owner(job: NotedJob, owner: str) -> str:
     """The occurrence after the one that has ended; empty if this delivery is a leftover copy of that one."""
+    if is_later(owner):
+        return ""
     ended: Any = job.connection.hget(job.key, ENDED)
     name = (ended or b"0").decode()
-    return "" if name == enqueueing_of(job) else f"{owner}:after-{name}"
+    return "" if name == job.enqueueing else f"{owner}{_AFTER}{name}"
 
 
-def enqueueing_of(job: Any) -> str:
-    return "0" if job.enqueued_at is None else str(round(job.enqueued_at.timestamp() * 1_000_000))
-
-
-def restore_enqueueing(job: Job, name: str) -> None:
-    """A job that was put back: for all that RQ tells, it was enqueued when it first was."""
-    if name != "0":
-        job.enqueued_at = _EPOCH + timedelta(microseconds=int(name))
-        job.connection.hset(job.key, "enqueued_at", utcformat(job.enqueued_at))
+def is_later(owner: str) -> bool:
+    """Whether it is the name of an occurrence after one that has ended."""
+    return _AFTER in owner

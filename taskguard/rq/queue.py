@@ -5,19 +5,20 @@ from __future__ import annotations
 import copy
 import datetime as dates
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from inspect import ismethod
 from typing import Any
 from uuid import uuid4
 
 from rq import Queue
-from rq.job import Job
+from rq.job import Job, JobStatus
 
 from taskguard.errors import ConfigurationError
 from taskguard.rq.admission import Admission
-from taskguard.rq.guarding import guard_of
-from taskguard.rq.note import IDEMPOTENCY_KEY, META, Note
+from taskguard.rq.guarding import guard_for, guard_of
+from taskguard.rq.note import IDEMPOTENCY_KEY, Note
+from taskguard.rq.noted import carried, note_carried_by, note_of, put_down, with_note
 
 _pending: weakref.WeakKeyDictionary[Any, tuple[Any, dict[str, Job | None]]] = weakref.WeakKeyDictionary()
 """What was claimed and waits for a caller's pipeline to be executed: RQ cannot know of it yet."""
@@ -38,29 +39,33 @@ def _pending_in(pipeline: Any) -> dict[str, Job | None]:
 class GuardedQueue(Queue):
     """Drop-in for `rq.Queue`."""
 
+    taskguard_tasks: Mapping[str, Mapping[str, Any]] = {}
+    """Options by a pattern of function names: guards functions without a change to their code. For a class of your own,
+    given to the workers too: `rq worker --queue-class … --worker-class taskguard.rq.GuardedWorker`."""
+
     def create_job(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         _check(func)
-        return super().create_job(func, *args, **kwargs)
+        return put_down(super().create_job(func, *args, **kwargs))
 
     # What these enqueue is new. A retry, a repetition and a dependent whose turn has come go through
     # `_enqueue_job`, and have their entry already.
 
     def enqueue(self, f: Any, *args: Any, **kwargs: Any) -> Any:
-        return super().enqueue(f, *args, **_with_idempotency_key(f, kwargs))
+        return super().enqueue(f, *args, **self._with_idempotency_key(f, kwargs))
 
     def enqueue_at(self, datetime: dates.datetime, f: Any, *args: Any, **kwargs: Any) -> Any:
-        return super().enqueue_at(datetime, f, *args, **_with_idempotency_key(f, kwargs))
+        return super().enqueue_at(datetime, f, *args, **self._with_idempotency_key(f, kwargs))
 
     def enqueue_job(  # type: ignore[override]
         self, job: Job, pipeline: Any = None, at_front: bool = False, **options: Any
     ) -> Any:
-        admission = self._admission(job, pipeline)
+        admission = None if _is_known(job) else self._admission(job, pipeline)
         if admission is None:
             return super().enqueue_job(job, pipeline=pipeline, at_front=at_front, **options)
         answer = admission.ask()
         if answer is not None:
             return answer
-        job.meta = admission.meta
+        with_note(job, admission.note)
         try:
             return admission.enqueued(super().enqueue_job(job, pipeline=pipeline, at_front=at_front, **options))
         except BaseException:
@@ -76,7 +81,7 @@ class GuardedQueue(Queue):
         answer = admission.ask()
         if answer is not None:
             return answer
-        job.meta = admission.meta
+        with_note(job, admission.note)
         try:
             return admission.enqueued(super().schedule_job(job, datetime, pipeline=pipeline, **options))
         except BaseException:
@@ -87,7 +92,7 @@ class GuardedQueue(Queue):
         self, job_datas: Iterable[Any], pipeline: Any = None, **options: Any
     ) -> Any:
         datas = list(job_datas)
-        if not any(guard_of(data.func) for data in datas):
+        if not any(guard_for(data.func, self) for data in datas):
             return super().enqueue_many(datas, pipeline=pipeline, **options)
         waiting = _pending_in(pipeline)
         admissions: dict[str, Admission] = {}
@@ -110,14 +115,23 @@ class GuardedQueue(Queue):
                 admissions[job_id].enqueued(job)
         return [self._answer(answer, enqueued) for answer in answers]
 
+    def _with_idempotency_key(self, function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """A guarded function's caller can give its own key; it travels in the meta until the job is made."""
+        found = guard_for(function, self)
+        if found is None or IDEMPOTENCY_KEY not in kwargs or IDEMPOTENCY_KEY in found.keys.signature.parameters:
+            return kwargs
+        rest = {name: value for name, value in kwargs.items() if name != IDEMPOTENCY_KEY}
+        return {**rest, "meta": carried(kwargs.get("meta"), Note(idempotency_key=kwargs[IDEMPOTENCY_KEY]))}
+
     # -- the parts of them -----------------------------------------------------------------------------------------
 
     def _admission(self, job: Job, pipeline: Any, delay: float = 0.0) -> Admission | None:
         is_named = job._id is not None  # asked for its id, a job makes one up
-        if job.enqueued_at is not None or Note.of(job.meta, job.id).key:
+        note = note_of(job)
+        if job.enqueued_at is not None or note.key:
             return None  # it was enqueued before, or scheduled, so it is no new call
-        function = job.func_name
-        guarded = guard_of(function) if job.instance is None else guard_of(getattr(job.instance, str(function), None))
+        function = job.func_name if job.instance is None else getattr(job.instance, str(job.func_name), None)
+        guarded = guard_for(function, self)
         if guarded is None:
             return None
         return Admission(
@@ -127,7 +141,7 @@ class GuardedQueue(Queue):
             is_named=is_named,
             args=tuple(job.args) if job.instance is None else (job.instance, *job.args),
             kwargs=job.kwargs,
-            meta=job.meta,
+            idempotency_key=note.idempotency_key,
             repeats=job.repeats_left,
             ttl=job.ttl,
             delay=delay,
@@ -138,7 +152,7 @@ class GuardedQueue(Queue):
         """The call with an id; and its admission, if its function is guarded."""
         is_named = data.job_id is not None
         data = data._replace(job_id=data.job_id or str(uuid4()))
-        guarded = guard_of(data.func)
+        guarded = guard_for(data.func, self)
         if guarded is None:
             return data
         _check(data.func)
@@ -150,7 +164,7 @@ class GuardedQueue(Queue):
             is_named=is_named,
             args=(data.func.__self__, *args) if ismethod(data.func) else args,
             kwargs=data.kwargs or {},
-            meta=data.meta,
+            idempotency_key=note_carried_by(data.meta).idempotency_key,
             repeats=data.repeat.times if data.repeat else None,
             ttl=data.ttl,
             delay=0.0,
@@ -159,7 +173,7 @@ class GuardedQueue(Queue):
         return data
 
     def _noted(self, data: Any, admission: Admission | None) -> Any:
-        return data if admission is None else data._replace(meta=admission.meta)
+        return data if admission is None else data._replace(meta=carried(data.meta, admission.note))
 
     def _answer(self, answer: Any, enqueued: dict[str, Job]) -> Any:
         """The job that a call of many is answered with; a duplicate of another one among them gets that very job."""
@@ -187,13 +201,9 @@ def guarded(queue: Queue) -> Queue:
     return twin
 
 
-def _with_idempotency_key(function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """A guarded function's caller can give its own key; it travels in the meta until the call is admitted."""
-    found = guard_of(function)
-    if found is None or IDEMPOTENCY_KEY not in kwargs or IDEMPOTENCY_KEY in found.keys.signature.parameters:
-        return kwargs
-    rest = {name: value for name, value in kwargs.items() if name != IDEMPOTENCY_KEY}
-    return {**rest, "meta": {**(kwargs.get("meta") or {}), META: {IDEMPOTENCY_KEY: kwargs[IDEMPOTENCY_KEY]}}}
+def _is_known(job: Job) -> bool:
+    """Whether it has its place already: one that was scheduled, or deferred, and is enqueued at once now."""
+    return job.get_status(refresh=False) in (JobStatus.SCHEDULED, JobStatus.DEFERRED)
 
 
 def _check(function: Any) -> None:

@@ -12,8 +12,11 @@ from rq import Queue
 from rq.exceptions import NoSuchJobError
 from rq.job import Job, JobStatus
 
+from taskguard.guard import Guard
+from taskguard.policy import Policy
+from taskguard.rq.noted import note_of, noted_class
 from taskguard.rq.owner import is_other_run, job_id_of
-from taskguard.store import Entry, Held
+from taskguard.store import Claimant, Ending, Entry, Held, How, Lease
 
 APPEARS_WITHIN = 1.0
 """Between its claim and its enqueueing a job is not to be found in RQ. After so long its caller has died in between."""
@@ -31,26 +34,43 @@ class Twin:
         self.id = job_id_of(held.owner)
         """Empty if it is no job of RQ: then RQ can say nothing about it."""
         self._connection = connection
-        self._job_class = job_class
+        self._job_class = noted_class(job_class)
         self._serializer = serializer
-        self.job = self._fetch()
+        self.job = self._fetch(self.id)
 
-    def _fetch(self) -> Job | None:
-        if not self.id:
+    def _fetch(self, job_id: str) -> Job | None:
+        if not job_id:
             return None
         try:
-            job = self._job_class.fetch(self.id, connection=self._connection, serializer=self._serializer)
+            job: Job = self._job_class.fetch(job_id, connection=self._connection, serializer=self._serializer)
         except NoSuchJobError:
             return None
         # The record of an earlier call with this id says nothing about this one, which is still on its way.
-        return None if is_other_run(job.meta, self.held.owner) else job
+        return None if is_other_run(note_of(job).run, self.held.owner) and job_id == self.id else job
 
     @property
     def is_gone(self) -> bool:
-        """It will not run, for all RQ knows: cancelled, stopped, failed, finished, expired or deleted."""
+        """It will not run, for all RQ knows: cancelled, stopped, failed, finished, expired, deleted; or deferred
+        behind a job that will not finish."""
         if not self.id:
             return False
-        return self.job is None or self.job.get_status(refresh=False) not in _AHEAD
+        return self.job is None or not self._may_run(self.job, set())
+
+    def _may_run(self, job: Job, seen: set[str]) -> bool:
+        status = job.get_status(refresh=False)
+        if status != JobStatus.DEFERRED:
+            return status in _AHEAD
+        if job.id in seen:
+            return True
+        seen.add(job.id)
+        parents = [self._fetch(parent) for parent in job.dependency_ids]
+        alive = [parent for parent in parents if parent is not None and parent.get_status(refresh=False) in _AHEAD]
+        if any(parent is not None and _is_in_the_way(parent, job) for parent in parents):
+            return False
+        # A parent that is gone calls nobody when it ends; one that has just ended may be calling.
+        if not alive:
+            return None not in parents
+        return all(self._may_run(parent, seen) for parent in alive)
 
     @property
     def is_put_off(self) -> bool:
@@ -64,7 +84,7 @@ class Twin:
         recent = time.time() - self.held.since < 2 * APPEARS_WITHIN
         while recent and self.id and self.job is None and time.monotonic() < give_up:
             time.sleep(0.02)
-            self.job = self._fetch()
+            self.job = self._fetch(self.id)
 
     def enqueue_if_lost(self) -> None:
         """Put its id into its queue again if it should be there, and is not."""
@@ -75,3 +95,31 @@ class Twin:
         waiting = self._connection.lpos(queue.key, job.id) is not None
         if not waiting and self._connection.lpos(queue.intermediate_queue_key, job.id) is None:
             queue.push_job_id(job.id)  # should it turn up after all, the second copy is known by its id
+
+    def end(self, guard: Guard, policy: Policy) -> None:
+        """RQ has given it up: its place is free. If a worker has started it all the same, it is left alone."""
+        how: How = "expired" if self.job is None else "revoked"
+        if end_queued(guard, policy, self.held.key, self.held.owner, Ending(how=how, keep_for=policy.keep)):
+            claimant = Claimant(self.held.key, self.held.owner, "")
+            guard.tell("released", claimant, detail=f"{how}: RQ has no such job to run")
+
+
+def _is_in_the_way(parent: Job, job: Job) -> bool:
+    """Whether RQ never enqueues the job because its parent ended so."""
+    status = parent.get_status(refresh=False)
+    return status in (JobStatus.CANCELED, JobStatus.STOPPED) or (
+        status == JobStatus.FAILED and not job.allow_dependency_failures
+    )
+
+
+def end_queued(guard: Guard, policy: Policy, key: str, owner: str, ending: Ending) -> bool:
+    """End a job that is queued, and will not run.
+
+    By its owner's name alone the store would give the same receipt to a run that has begun meanwhile. So the entry is
+    adopted first, which only one can do, and then released under that lease.
+    """
+    entry = guard.store.get(key)
+    if entry is None or entry.state != "queued" or entry.owner != owner:
+        return False
+    _, answer = guard.ask(guard.new_claim(key, owner, policy), tell=False, patience=0.0)
+    return isinstance(answer, Lease) and guard.store.release(answer, ending)

@@ -20,9 +20,12 @@ from rq.job import Job, JobStatus
 from rq.worker import BaseWorker
 
 from taskguard.rq import singleton_task  # noqa: F401 - so that no work horse has to import it
-from taskguard.rq.guarding import guard_of, warm
-from taskguard.rq.run import ATTEMPT, NothingToTell, PutBack
-from taskguard.rq.settle import leave_queue, settle_for
+from taskguard.rq.answer import NothingToTell
+from taskguard.rq.delivery import ATTEMPT
+from taskguard.rq.guarding import guard_for, warm
+from taskguard.rq.noted import NotedJob, PutBack, is_scheduled_again, noted_class
+from taskguard.rq.run import Run  # noqa: F401 - nor this
+from taskguard.rq.settle import settle_for
 
 SETTLE_WITHIN = 60
 """Seconds after which a settlement is given up; then the lease runs out by itself."""
@@ -32,6 +35,10 @@ _logger = logging.getLogger("taskguard")
 
 class GuardedWorkerMixin(BaseWorker):
     """In front of any of RQ's worker classes."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.job_class = noted_class(self.job_class)  # read with its note: that costs no question of its own
 
     _is_warm = False
     _performs = False
@@ -51,9 +58,10 @@ class GuardedWorkerMixin(BaseWorker):
     def perform_job(self, job: Job, queue: Queue) -> bool:
         # The id of the execution is known here and in the parent, and nowhere else: it is the attempt.
         setattr(job, ATTEMPT, self.execution.id if self.execution else "")
+        job.queue_class = type(queue)  # type: ignore[attr-defined]
         self._performs = True
         try:
-            if _is_leftover(job):
+            if _is_leftover(job, queue):
                 self._leave_intermediate_queue(job)
                 raise NothingToTell(f"it is a leftover copy, the job is {job.get_status(refresh=False).value}")
             return bool(super().perform_job(job, queue))
@@ -80,23 +88,10 @@ class GuardedWorkerMixin(BaseWorker):
         if not isinstance(retry, PutBack):
             super().handle_job_retry(job, queue, retry, *args, **kwargs)
             return
-        execution, status = self.execution, ""
-
-        def put_back(pipeline: Any) -> None:
-            nonlocal status
-            status = (pipeline.hget(job.key, "status") or b"").decode()
-            pipeline.multi()
-            if status in _OVER:
-                return
-            self.execution = execution  # it may have to be tried again
-            queue._enqueue_job(job, pipeline=pipeline)
+        with self.connection.pipeline() as pipeline:
+            job.put_back(queue, pipeline)  # type: ignore[attr-defined] # only a noted one returns this
             self.cleanup_execution(job, pipeline=pipeline)
-
-        self.connection.transaction(put_back, job.key)
-        if status in _OVER:
-            # Deleted, cancelled, or ended by another run: put back, it would be alive again.
-            leave_queue(job)
-            self._end_execution(job, f"it was {status or 'deleted'} while it waited")
+            pipeline.execute()
 
     # -- in the process around it ------------------------------------------------------------------------------------
 
@@ -106,7 +101,12 @@ class GuardedWorkerMixin(BaseWorker):
             execution = self.execution
             attempt = execution.id if execution is not None and execution.job_id == job.id else ""
             is_stopped = self._stopped_job_id == job.id
-            if _in_a_child(lambda: settle_for(job, attempt, is_stopped=is_stopped)):
+
+            def settle() -> bool:
+                guarded = guard_for(job.func, queue)
+                return guarded is not None and settle_for(job, guarded, attempt, is_stopped=is_stopped)
+
+            if _in_a_child(settle):
                 gone = "its horse is gone, and another worker has the job"
                 self._end_execution(job, gone if attempt else "it has ended, and this is a leftover copy")
                 return
@@ -132,12 +132,12 @@ class GuardedSpawnWorker(GuardedWorkerMixin, SpawnWorker):
     """Starts each horse anew."""
 
     def fork_work_horse(self, job: Job, queue: Queue) -> None:
-        # RQ writes the horse's program itself, and names its own worker class in it.
-        spawn = os.spawnv
+        # RQ writes the horse's program itself, and names its own classes in it.
+        spawn, prelude = os.spawnv, _IN_HORSE + _import_as("rq.Queue", type(queue))
 
         def spawn_guarded(mode: int, path: str, arguments: list[str]) -> int:
             *start, program = arguments
-            return spawn(mode, path, [*start, _IN_HORSE + program])
+            return spawn(mode, path, [*start, prelude + program])
 
         os.spawnv = spawn_guarded  # type: ignore[assignment]
         try:
@@ -146,17 +146,26 @@ class GuardedSpawnWorker(GuardedWorkerMixin, SpawnWorker):
             os.spawnv = spawn
 
 
-_OVER = ("", JobStatus.CANCELED, JobStatus.FINISHED, JobStatus.FAILED)
 _YES = 17
 _IN_HORSE = "import rq, taskguard.rq\nrq.Worker = taskguard.rq.GuardedSpawnWorker\n"
 
 
-def _is_leftover(job: Job) -> bool:
-    """Whoever enqueues a job marks it as queued: one that is found ended was in the queue twice."""
+def _import_as(name: str, kind: type) -> str:
+    """A line that puts a class of the project in the place of RQ's."""
+    return f"import {kind.__module__}\n{name} = {kind.__module__}.{kind.__qualname__}\n"
+
+
+def _is_leftover(job: Job, queue: Queue) -> bool:
+    """Whoever enqueues a job marks it as queued: one that is found ended was in the queue twice.
+
+    Or it was enqueued again while it ran, as rq-scheduler does: that is another occurrence.
+    """
     if job.get_status(refresh=False) not in (JobStatus.FINISHED, JobStatus.FAILED):
         return False
+    if is_scheduled_again(job) and isinstance(job, NotedJob) and job.ended != job.enqueueing:
+        return False
     try:
-        return guard_of(job.func) is not None
+        return guard_for(job.func, queue) is not None
     except Exception:
         return False  # it cannot be found, or read: RQ says so
 

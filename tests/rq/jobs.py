@@ -42,6 +42,20 @@ def _do(then: str, key: str, value: Any) -> Any:
         return Retry(max=2, interval=1)
     if then == "return Retry for ever":
         return Retry(max=1)
+    if then == "replace the meta and fail once":
+        job.meta = {"mine": 1}
+        job.save_meta()
+        if not bodies.noted("trouble", job_id=job.id):
+            bodies.note("trouble")
+            raise TroubleError(f"{key} failed once")
+    if then == "replace the meta and die once":
+        job.meta = {"mine": 1}
+        job.save_meta()
+        if not bodies.noted("died", job_id=job.id):
+            bodies.note("died")
+            os.kill(os.getpid(), signal.SIGKILL)
+    if then == "sleep two seconds":
+        time.sleep(2)
     if then == "sleep":
         time.sleep(60)
     if then == "die":
@@ -81,6 +95,7 @@ def _make(name: str, **options: Any) -> Any:
 job_ = _make("job_")
 short = _make("short", lease=1.5)
 brief = _make("brief", lease=1, hold_at_most=1.5)
+unsure = _make("unsure", lease=1, on_lost="abort_if_unsure")
 waits = _make("waits", on_conflict="wait", lease=3)
 impatient = _make("impatient", on_conflict="wait", wait_up_to=1, lease=3)
 more = _make("more", on_conflict="run_once_more", lease=3)
@@ -92,6 +107,7 @@ one_and_one = _make("one_and_one", hold="one_queued_one_running", lease=3)
 reused = _make("reused", on_done="reuse", keep_for=60)
 reused_success = _make("reused_success", on_done="reuse_success", keep_for=60)
 once = _make("once", max_starts=1)
+quick_once = _make("quick_once", max_starts=1, lease=1.5)
 counted = _make("counted", enforce=False)
 unguarded_store = _make("unguarded_store", store="redis://127.0.0.1:1/0?timeout=0.2", on_store_error="run_unguarded")
 lost_store = _make("lost_store", store="redis://127.0.0.1:1/0?timeout=0.2", on_store_error="fail")

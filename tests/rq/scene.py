@@ -15,9 +15,12 @@ from uuid import uuid4
 
 import psutil
 import redis
+from rq import Worker
 from rq.job import Job
 
 from taskguard.rq import GuardedQueue
+from taskguard.rq.note import Note
+from taskguard.rq.noted import NOTE
 from tests.celery.ledger import Ledger
 from tests.rq import jobs
 from tests.rq.bodies import DIRECTORY, gate_path, ledger_path
@@ -182,6 +185,14 @@ class Scene:
 
     def fetch(self, job: Any) -> Job:
         return Job.fetch(job.id, self.connection, serializer=self.queue.serializer)
+
+    def note(self, job: Any) -> Note:
+        """What the guard has written down with the job."""
+        return Note.read(self.connection.hget(job.key, NOTE))
+
+    @property
+    def idle_workers(self) -> list[Any]:
+        return [worker for worker in Worker.all(queue=self.queue) if worker.get_state() == "idle"]
 
     # -- what happened ---------------------------------------------------------------------------------------------
 

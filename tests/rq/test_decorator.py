@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import pickle
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +17,6 @@ from taskguard.rq import CallInfo, GuardedQueue, singleton_task
 from taskguard.rq.note import Note
 from taskguard.rq.outcomes import QueueOutcomes
 from taskguard.rq.owner import job_id_of, owner_of, shown
-from taskguard.rq.run import PutBack
 from taskguard.store import Claimant
 from tests.rq.scene import Scene
 
@@ -156,13 +154,11 @@ def test_listeners_are_told(scene: Scene):
 # -- the small parts ---------------------------------------------------------------------------------------------------
 
 
-def test_a_note_is_that_of_its_own_job():
-    meta = Note(id="one", key="k", join="rq:two").within({"mine": 1})
+def test_a_note_is_read_as_it_was_written():
+    note = Note(key="k", join="rq:two", since=1.5)
 
-    assert meta["mine"] == 1 and Note.of(meta, "one").join == "rq:two"
-    assert Note.of(meta, "other") == Note() and Note.of(None, "one") == Note()
-    assert Note.of({"taskguard": {"idempotency_key": "x"}}, "one") == Note(idempotency_key="x")
-    assert Note.of(meta, "one").as_new().join == ""
+    assert Note.read(note.written()) == note and Note.read(None) == Note()
+    assert note.as_new() == Note(key="k")
 
 
 def test_an_owner_names_its_job():
@@ -196,10 +192,6 @@ def test_a_failure_is_kept_in_words():
     outcomes = QueueOutcomes(DefaultSerializer)
 
     assert outcomes.decode_error(outcomes.encode_error(ValueError("no"))) == "builtins.ValueError: no"
-
-
-def test_what_puts_a_job_back_can_be_read_by_rq_alone():
-    assert type(pickle.loads(pickle.dumps(PutBack()))) is Retry
 
 
 def test_every_public_name_can_be_had_and_no_other():

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from typing import Any
 
 from rq import Worker
+from rq.timeouts import TimerDeathPenalty
 
-from taskguard.rq import GuardedWorkerMixin
+from taskguard import TooManyStartsError
+from taskguard.rq import GuardedSimpleWorker, GuardedWorkerMixin
 from tests.rq import bodies
 
 SOON = 2
@@ -44,3 +47,19 @@ class DiesBeforeTheBody(HastyWorker):
             bodies.note("accident", job_id=job.id)
             os.kill(os.getpid(), signal.SIGKILL)
         super().execute_job(job, queue)
+
+
+class TimerWorker(GuardedSimpleWorker):
+    """Ends jobs by a thread and not by an alarm, as where there are no signals."""
+
+    death_penalty_class = TimerDeathPenalty
+
+
+class DiesBeforeItFails(HastyGuardedWorker):
+    """When the store knows that a job was started too often, and RQ does not."""
+
+    def handle_execution_ended(self, job: Any, *args: Any) -> None:
+        if isinstance(sys.exc_info()[1], TooManyStartsError):
+            os.kill(os.getppid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().handle_execution_ended(job, *args)

@@ -1,0 +1,50 @@
+"""What a delivery answers whose work had ended before: the same end, as RQ would have told it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from rq.job import Job, JobStatus
+
+from taskguard.errors import EarlierFailureError, OutcomeNotKeptError
+from taskguard.outcomes import NotKept
+from taskguard.rq.delivery import Delivery
+from taskguard.rq.owner import job_id_of, shown
+from taskguard.store import Completed
+
+
+class NothingToTell(Exception):  # noqa: N818 - no error: this delivery ends, and the job is another one's
+    """A guarded worker ends this execution and writes nothing to the job."""
+
+
+def answer(it: Delivery, done: Completed) -> Any:
+    it.free_place()
+    if it.has_our_worker and it.is_this_job(done.owner):
+        status = it.status()
+        if status in (JobStatus.FINISHED, JobStatus.FAILED):
+            raise NothingToTell(f"it is a second copy, and the job is {status}")
+    if done.how == "succeeded":
+        return _value_of(it, done)
+    words = f"it was {done.how}"
+    if done.outcome is not None:
+        with suppress(NotKept):
+            words = it.guard.outcomes.decode_error(done.outcome)
+    it.forget_waiting()
+    raise EarlierFailureError(done.key, shown(done.owner), words)
+
+
+def _value_of(it: Delivery, done: Completed) -> Any:
+    problem = "it was too large, or could not be written down"
+    if done.outcome is not None:
+        try:
+            return it.guard.outcomes.decode(done.outcome)
+        except NotKept as error:
+            problem = str(error)
+    if it.job.result_ttl == 0:
+        return None
+    twin = Job(job_id_of(done.owner) or "-", connection=it.job.connection, serializer=it.job.serializer)
+    found = twin.latest_result()
+    if found is not None and found.type == found.Type.SUCCESSFUL:
+        return found.return_value
+    raise OutcomeNotKeptError(done.key, shown(done.owner), problem)

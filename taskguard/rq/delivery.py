@@ -1,0 +1,154 @@
+"""One delivery of a guarded job, where its body runs: which job it is, which entries it has, and how it is put back."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, cast
+
+from rq.job import Job, JobStatus
+
+from taskguard.clocks import since_boot
+from taskguard.errors import DuplicateTaskError, StoreError
+from taskguard.guard import Guard, new_attempt
+from taskguard.places import next_of, place_of, run_of
+from taskguard.policy import Policy
+from taskguard.rq.clock import JobClock
+from taskguard.rq.guarding import JobGuard
+from taskguard.rq.note import Note
+from taskguard.rq.noted import NotedJob, PutBack, noted
+from taskguard.rq.owner import is_other_run, job_id_of, owner_of, shown
+from taskguard.rq.twin import Twin, end_queued
+from taskguard.store import Claimant, Ending, Entry, Held
+
+ATTEMPT = "_taskguard_attempt"
+"""On a job that a guarded worker runs: the attempt of this execution, which its parent process knows too."""
+
+_logger = logging.getLogger("taskguard")
+
+
+class Delivery:
+    def __init__(self, job: Job, guarded: JobGuard) -> None:
+        self.job: NotedJob = noted(job)
+        self.job.is_guarded = True
+        self.guarded = guarded
+        self.policy: Policy = guarded.policy
+        self.guard: Guard = guarded.guard(job.connection, job.serializer)
+        self.owner = owner_of(job.id, job.repeats_left, self.note.run)
+        self.attempt: str = getattr(job, ATTEMPT, "") or new_attempt()
+        self.clock = JobClock()
+        self._began = since_boot()
+        self.was_held = False
+        """The store has said that another run has the key, whatever became of it since."""
+
+    def find_key(self, args: Any, kwargs: Any) -> None:
+        note = self.note
+        if not note.key:
+            keys, given = self.guarded.keys, note.idempotency_key
+            key = keys.explicit(given) if given else keys(args, kwargs)
+            self.change(key=key, payload=keys.payload(args, kwargs) if given else "")
+        self.key = self.note.key
+        self.place = self.note.place or place_of(self.policy, self.key)
+
+    # -- what it is ------------------------------------------------------------------------------------------------
+
+    @property
+    def note(self) -> Note:
+        return self.job.note
+
+    def change(self, **facts: Any) -> None:
+        """Of the note; it is written down when the job goes back to RQ."""
+        self.job.note = self.job.note.with_(**facts)
+
+    @property
+    def name(self) -> str:
+        """The entry of this run."""
+        return run_of(self.policy, self.key, self.note.join or self.owner)
+
+    @property
+    def waited(self) -> float:
+        return since_boot() - self._began
+
+    @property
+    def is_sync(self) -> bool:
+        """Run by a queue with `is_async=False`, in its caller's process: nothing can be put back."""
+        return self.job.worker_name == "sync"
+
+    @property
+    def has_our_worker(self) -> bool:
+        return hasattr(self.job, ATTEMPT)
+
+    @property
+    def is_the_next(self) -> bool:
+        """The one more run of `run_once_more`."""
+        return self.note.place == next_of(self.key)
+
+    def is_this_job(self, owner: str) -> bool:
+        return job_id_of(owner) == self.job.id and not is_other_run(self.note.run, owner)
+
+    # -- what RQ says ----------------------------------------------------------------------------------------------
+
+    def status(self) -> str:
+        """Empty if the job was deleted."""
+        status: Any = self.job.connection.hget(self.job.key, "status")
+        return str((status or b"").decode())
+
+    def has_job(self) -> bool:
+        """Whether the job is this worker's to put back: RQ has not given it to another one, and has not ended it."""
+        if self.is_sync:
+            return False
+        status, worker = cast(Any, self.job.connection.hmget(self.job.key, "status", "worker_name"))
+        return (status or b"").decode() == JobStatus.STARTED and (worker or b"").decode() == self.job.worker_name
+
+    def twin(self, held: Held | Entry) -> Twin:
+        """Whoever is queued, as RQ sees it: ended if RQ has given it up."""
+        twin = Twin(held, self.job.connection, type(self.job), self.job.serializer)
+        twin.wait_until_it_appears()
+        if twin.is_gone:
+            twin.end(self.guard, self.policy)
+        else:
+            twin.enqueue_if_lost()
+        return twin
+
+    # -- what it does ----------------------------------------------------------------------------------------------
+
+    def put_back(self, held: Held | None, why: str = "") -> PutBack:
+        if self.is_sync and held is not None:
+            raise DuplicateTaskError(*facts_of(held))
+        reason = why or (f"it waits for {held.owner}" if held else "it is not to run now")
+        _logger.info("%s[%s] is put back: %s", self.guarded.name, self.job.id, reason)
+        return PutBack()
+
+    def is_given_up(self) -> bool:
+        """It was cancelled or deleted while it waited: then it leaves its place."""
+        status = "" if self.is_sync else self.status()
+        if self.is_sync or status not in ("", JobStatus.CANCELED):
+            return False
+        _logger.info("%s[%s] was %s while it waited", self.guarded.name, self.job.id, status or "deleted")
+        ending = Ending(how="revoked" if status else "expired", keep_for=self.policy.keep)
+        for name in {self.place, self.name} - {""}:
+            end_queued(self.guard, self.policy, name, self.owner, ending)
+        return True
+
+    def free_place(self) -> None:
+        """The job starts, or ends: the next one may take its place in the queue."""
+        if not self.place or self.place == self.name:
+            return
+        try:
+            claimant = Claimant(self.place, self.owner, new_attempt())
+            self.guard.store.release(claimant, Ending(keep_for=self.policy.keep), anyway=True)
+        except StoreError as error:  # whoever finds the place taken by a job that has ended takes it
+            _logger.warning("the place of %s[%s] is not free yet: %s", self.guarded.name, self.job.id, error)
+
+    def forget_waiting(self) -> None:
+        """Should RQ run it again, it waits for nobody yet."""
+        if self.note.join or self.note.since:
+            self.job.note = self.note.as_new()
+            self.job.save_note()
+
+
+def facts_of(held: Held) -> tuple[str, str, str, float, int]:
+    return held.key, shown(held.owner), held.state, held.since, held.token
+
+
+def is_queued(entry: Entry | None) -> bool:
+    return entry is not None and entry.state == "queued" and entry.remaining > 0

@@ -1,0 +1,192 @@
+"""A job of RQ with the guard's note, in fields of their own of the job's hash: no body can remove them with its meta.
+
+Whichever worker has it in hand, a guarded job becomes one of these before its body starts: what RQ writes through its
+methods is then right for a guarded job too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from rq.job import Job, Retry
+
+from taskguard.rq.note import Note
+
+if TYPE_CHECKING:
+    from rq import Queue
+
+NOTE = "taskguard"
+"""The field that holds the note."""
+ENDED = "taskguard_ended"
+"""The field that names the enqueueing whose run has ended (see `owner.py`)."""
+
+
+class PutBack(Retry):
+    """What a body returns to RQ so that its job is enqueued again, at once and at the end of the queue."""
+
+    def __init__(self) -> None:
+        super().__init__(max=sys.maxsize)
+
+
+class NotedJob(Job):
+    note = Note()
+    ended = ""
+    """The enqueueing that had ended when the job was read."""
+    is_guarded = False
+    """A guarded worker reads every job as one of these; it is as RQ made it unless its function is guarded."""
+    queue_class: Any = None
+    """That of the worker, which may guard functions by their names."""
+
+    def restore(self, raw_data: Any) -> Any:
+        super().restore(raw_data)
+        self.note = Note.read(raw_data.get(NOTE.encode()))
+        self.ended = (raw_data.get(ENDED.encode()) or b"").decode()
+
+    def to_dict(self, include_meta: bool = True, include_result: bool = True) -> dict[str, Any]:
+        mapping = super().to_dict(include_meta=include_meta, include_result=include_result)
+        if include_meta and self.note != Note():
+            mapping[NOTE] = self.note.written()
+        if not include_meta and self.is_guarded:
+            # RQ writes down the end of a run. Somebody may have enqueued the same id meanwhile, as rq-scheduler does.
+            mapping.pop("enqueued_at", None)
+        return mapping
+
+    def _execute(self) -> Any:
+        from taskguard.rq.guarding import guard_for, guard_of
+
+        guarded = guard_for(self.func, self.queue_class) if self.queue_class is not None else None
+        if guarded is None or guarded is guard_of(self.func):
+            return super()._execute()
+        from taskguard.rq.run import Run
+
+        args = self.args if self.instance is None else (self.instance, *self.args)
+        return Run(self, guarded)(args, self.kwargs)
+
+    def _handle_retry_result(self, queue: Queue, pipeline: Any, *args: Any, **kwargs: Any) -> None:
+        if isinstance(self._result, PutBack):
+            self.put_back(queue, pipeline)
+        else:
+            super()._handle_retry_result(queue, pipeline, *args, **kwargs)
+
+    def put_back(self, queue: Queue, pipeline: Any) -> None:
+        """Into its queue again, as it is: nothing is written but what changes by that.
+
+        A job that was cancelled, deleted or ended while it waited stays so.
+        """
+        again = int(is_scheduled_again(self))
+        pipeline.eval(_PUT_BACK, 2, self.key, queue.key, self.id, self.note.written(), self.ttl or 0, again)
+
+    def save_note(self) -> None:
+        self.connection.eval(_SET, 1, self.key, NOTE, self.note.written())
+
+    def note_end(self, *, for_good: bool = False) -> None:
+        """This enqueueing of the job has come to its end; *for_good*: and RQ shall not start it again by itself.
+
+        Written before the store is told: a second copy that finds the end there looks here whether it is its own.
+        """
+        self.connection.eval(_NOTE_END, 1, self.key, ENDED, self.enqueueing, int(for_good))
+        if for_good:
+            self.retries_left = 0
+
+    @property
+    def enqueueing(self) -> str:
+        """When it was enqueued, in µs; a job that is put back is of the same enqueueing as before."""
+        moment: datetime | None = self.enqueued_at
+        return "0" if moment is None else str(round(moment.timestamp() * 1_000_000))
+
+
+def is_scheduled_again(job: Job) -> bool:
+    """Whether rq-scheduler enqueues this id time after time."""
+    return "interval" in job.meta or "cron_string" in job.meta
+
+
+def noted_class(base: Any) -> Any:
+    return base if issubclass(base, NotedJob) else _made_of(base)
+
+
+@cache
+def _made_of(base: Any) -> Any:
+    return NotedJob if base is Job else type(f"Noted{base.__name__}", (NotedJob, base), {})
+
+
+def with_note(job: Any, note: Note) -> NotedJob:
+    """The very same object, with that note."""
+    job.__class__ = noted_class(type(job))
+    job.note = note
+    return job  # type: ignore[no-any-return]
+
+
+def noted(job: Job) -> NotedJob:
+    """The very same object, with the note that it has in Redis."""
+    if isinstance(job, NotedJob):
+        return job
+    found: Any = job.connection.hmget(job.key, NOTE, ENDED)
+    made = with_note(job, Note.read(found[0]))
+    made.ended = (found[1] or b"").decode()
+    return made
+
+
+def note_of(job: Any) -> Note:
+    """The note of a job that was fetched as a noted one; of any other nothing is known."""
+    return job.note if isinstance(job, NotedJob) else Note()
+
+
+# -- what travels until the job is made --------------------------------------------------------------------------------
+
+_CARRIED = "taskguard:note"
+
+
+def carried(meta: Mapping[str, Any] | None, note: Note) -> dict[str, Any]:
+    """The meta of a call, and its note: RQ makes a job of all that it is given."""
+    return {**(meta or {}), _CARRIED: note}
+
+
+def note_carried_by(meta: Mapping[str, Any] | None) -> Note:
+    note = (meta or {}).get(_CARRIED)
+    return note if isinstance(note, Note) else Note()
+
+
+def put_down(job: Job) -> Job:
+    """The job that RQ has made, with the note that was carried by its meta."""
+    note = (job.meta or {}).pop(_CARRIED, None)
+    return job if note is None else with_note(job, note)
+
+
+# -- scripts -----------------------------------------------------------------------------------------------------------
+# A field that is set on a job which was deleted meanwhile would leave a hash that nobody removes: so each of these
+# looks for the job's data first, in the same step.
+
+_SET = """
+-- KEYS: the job. ARGV: field, value.
+if redis.call('HEXISTS', KEYS[1], 'data') == 1 then redis.call('HSET', KEYS[1], ARGV[1], ARGV[2]) end
+"""
+
+_NOTE_END = """
+-- KEYS: the job. ARGV: field, the enqueueing that has ended, 1 if no retries are left to it.
+if redis.call('HEXISTS', KEYS[1], 'data') == 0 then return end
+-- A parent that settles late for its dead horse does not take back the end of a later enqueueing.
+local known = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or '0')
+if tonumber(ARGV[2]) >= known then redis.call('HSET', KEYS[1], ARGV[1], ARGV[2]) end
+if ARGV[3] == '1' and redis.call('HEXISTS', KEYS[1], 'retries_left') == 1 then
+  redis.call('HSET', KEYS[1], 'retries_left', 0)
+end
+"""
+
+_PUT_BACK = """
+-- KEYS: the job, its queue. ARGV: its id, its note, its ttl, 1 if a scheduler enqueues this id time after time.
+local status = redis.call('HGET', KEYS[1], 'status')
+if redis.call('HEXISTS', KEYS[1], 'data') == 0 then
+  redis.call('DEL', KEYS[1])  -- what RQ's heartbeat has left of a deleted one
+  return 0
+end
+local ended = status == 'finished' or status == 'failed' or status == 'stopped'
+if status == 'canceled' or (ended and ARGV[4] == '0') then return 0 end  -- else it is the next occurrence, and due
+redis.call('HSET', KEYS[1], 'status', 'queued', 'taskguard', ARGV[2])
+redis.call('RPUSH', KEYS[2], ARGV[1])
+if tonumber(ARGV[3]) > 0 then redis.call('EXPIRE', KEYS[1], ARGV[3]) end
+return 1
+"""
