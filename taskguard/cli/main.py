@@ -12,6 +12,7 @@ from taskguard.errors import ConfigurationError, StoreError, TaskguardError
 
 COMMANDS: dict[str, str] = {
     # command: the module that has it as `command`
+    "rq-cron": "taskguard.cli.rq_cron",
 }
 
 USAGE, STORE, FAILED = 2, 3, 1

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 IDEMPOTENCY_KEY = "idempotency_key"
+NAMESPACE = "namespace"
+"""In the note of a slot: where its entry is, in the queue's own Redis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,8 @@ class Note:
     """The twin whose outcome this job ends with."""
     since: float = 0.0
     """When it first had to wait for another job."""
+    slot: Mapping[str, Any] | None = None
+    """For a scheduled job: the note of its slot; see `slot.py`."""
 
     @classmethod
     def read(cls, text: bytes | str | None) -> Note:

@@ -40,6 +40,8 @@ class NotedJob(Job):
     """A guarded worker reads every job as one of these; it is as RQ made it unless its function is guarded."""
     queue_class: Any = None
     """That of the worker, which may guard functions by their names."""
+    is_in_slot = False
+    """For a scheduled job: whether its slot is claimed, and its function may begin."""
 
     def restore(self, raw_data: Any) -> Any:
         super().restore(raw_data)
@@ -56,6 +58,10 @@ class NotedJob(Job):
         return mapping
 
     def _execute(self) -> Any:
+        if self.note.slot is not None and not self.is_in_slot:
+            from taskguard.rq.slot import run_in_slot
+
+            return run_in_slot(self, self._execute)
         from taskguard.rq.guarding import guard_for, guard_of
 
         guarded = guard_for(self.func, self.queue_class) if self.queue_class is not None else None

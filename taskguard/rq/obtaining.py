@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
+from typing import Any
 
 from taskguard.errors import DuplicateTaskError, PayloadMismatchError, WaitTimeoutError
 from taskguard.guard import pauses
@@ -75,12 +76,15 @@ class Obtaining:
 
     def _begin(self, claim: Claim, tell: bool = True) -> Work | Held | Completed:
         it = self._it
+        slot = _slot_of(it)
         by_key = occurrence_of(it.job, it.owner) if it.policy.on_done == "rerun" else it.key
         given = it.note.idempotency_key
         answer = it.guard.begin(
             claim,
             it.policy,
-            idempotency_key=given or by_key,
+            idempotency_key=given or (slot.key if slot else by_key),
+            scheduled_for=slot.scheduled_for if slot else None,
+            schedule=slot.schedule if slot else "",
             tell=tell,
             before_too_many=lambda: it.job.note_end(for_good=True),
         )
@@ -182,3 +186,11 @@ class Obtaining:
         if entry is None or not is_queued(entry) or entry.owner != it.note.join:
             return False
         return not it.twin(entry).is_gone
+
+
+def _slot_of(it: Delivery) -> Any:
+    if it.job.note.slot is None:
+        return None
+    from taskguard.rq.slot import slot_of  # most jobs have none
+
+    return slot_of(it.job)

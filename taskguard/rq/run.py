@@ -31,7 +31,7 @@ from taskguard.rq.delivery import Delivery, is_queued
 from taskguard.rq.guarding import BEGUN, JobGuard
 from taskguard.rq.noted import PutBack, is_scheduled_again
 from taskguard.rq.obtaining import Obtaining
-from taskguard.rq.owner import job_id_of, shown
+from taskguard.rq.owner import shown
 from taskguard.store import Completed, Entry
 from taskguard.work import Work
 
@@ -42,13 +42,17 @@ _logger = logging.getLogger("taskguard")
 
 
 class Run:
-    def __init__(self, job: Job, guarded: JobGuard) -> None:
-        self.it = Delivery(job, guarded)
+    def __init__(self, job: Job, guarded: JobGuard, delivery: type[Delivery] = Delivery) -> None:
+        self.it = delivery(job, guarded)
         self.job = self.it.job
         self.guarded = guarded
         self.is_settled = False
 
     def __call__(self, args: Any, kwargs: Any) -> Any:
+        if self.job.note.slot is not None and not self.job.is_in_slot:
+            from taskguard.rq.slot import run_in_slot
+
+            return run_in_slot(self.job, lambda: self(args, kwargs))
         setattr(self.job, BEGUN, True)
         try:
             return self._run(args, kwargs)
@@ -63,7 +67,7 @@ class Run:
         except TypeError:
             return self.guarded.call(args, kwargs)  # arguments that do not fit: the body says so itself
         try:
-            found = Obtaining(self.it)()
+            found = self._obtain()
         except StoreError as error:
             return self._without_store(error, args, kwargs)
         except (TooManyStartsError, DuplicateTaskError, PayloadMismatchError):
@@ -74,6 +78,9 @@ class Run:
         if isinstance(found, Completed):
             return answer(self.it, found)
         return self._work(found, args, kwargs)
+
+    def _obtain(self) -> Work | Completed | PutBack:
+        return Obtaining(self.it)()
 
     # -- the body --------------------------------------------------------------------------------------------------
 
@@ -216,7 +223,7 @@ class Run:
         except StoreError:
             return True  # RQ has given it to nobody else, and the next delivery asks
         is_held = entry is not None and entry.state in ("queued", "running") and entry.remaining > 0
-        return not (is_held and entry is not None and job_id_of(entry.owner) == self.job.id)
+        return not (is_held and entry is not None and self.it.has_id_of(entry.owner))
 
     # -- the store is away -----------------------------------------------------------------------------------------
 
