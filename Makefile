@@ -60,7 +60,7 @@ VERSIONS := tests/guard tests/unit tests/stores --deselect tests/stores/test_con
 	-k 'not TestRedis6 and not TestPgBouncer and not TestMemoryStore and not rabbitmq'
 
 oldest: $(OLDEST)/.ready
-	$(OLDEST)/bin/python -m pytest -q -n 2 $(VERSIONS) tests/celery tests/rq
+	$(OLDEST)/bin/python -m pytest -q -n 2 $(VERSIONS) tests/celery tests/rq tests/fencing/elsewhere/test_redis_resource.py
 
 # The queues are those of the main environment, on another Python.
 newest: $(NEWEST)/.ready

@@ -9,6 +9,7 @@ TaskguardError
 │   └── WaitTimeoutError                   ... and still was when the waiting time was over
 ├── PayloadMismatchError                   one idempotency key, two different sets of arguments
 ├── LeaseLostError                         this holder was replaced, or can no longer be sure that it was not
+├── StaleFenceError                        a resource has seen a higher token than this holder's: it refuses
 ├── TooManyStartsError                     a job whose workers died max_starts times
 ├── EarlierFailureError                    the work was done before, and failed; the failure is what was kept
 └── OutcomeNotKeptError                    the work was done before; that is known, its result is not
@@ -121,6 +122,27 @@ class LeaseLostError(TaskguardError):
                 "somebody else holds it now"
             )
         return f"{self.key}: the lease with token {self.token} is over, somebody else may hold it now"
+
+
+class StaleFenceError(TaskguardError):
+    """A resource has seen a higher token than this holder's, and refuses it. Nothing was written.
+
+    Either a newer holder was there, or the store that makes the tokens lost its data: then the next claim, with *mark*
+    as its floor, gets a token that the resource takes.
+    """
+
+    def __init__(self, key: str, token: int, resource: str, mark: int) -> None:
+        super().__init__(key, token, resource, mark)
+        self.key = key
+        self.token = token
+        self.resource = resource
+        self.mark = mark
+
+    def __str__(self) -> str:
+        return (
+            f"{self.key}: the token {self.token} is stale, {self.resource} has seen {self.mark}; "
+            "roll back, the work is a newer holder's"
+        )
 
 
 class TooManyStartsError(TaskguardError):

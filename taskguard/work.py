@@ -55,7 +55,7 @@ class Work:
     def __enter__(self) -> Fence:
         if self._policy.on_lost != "continue":
             self._holding.body = interrupt.enter()
-        self._guard.heartbeat.add(self._holding)
+        self.keep_alive()
         make_current((*current_fences(), self.fence))
         return self.fence
 
@@ -66,6 +66,10 @@ class Work:
         lost = self._holding.body.meaning_of(error) if self._holding.body is not None else None
         if lost is not None:
             raise lost from None
+
+    def keep_alive(self) -> None:
+        """Renew from now on; by itself for work that has no block, such as a request that several calls answer."""
+        self._guard.heartbeat.add(self._holding)
 
     def _leave_body(self) -> None:
         """From here on the body is not interrupted. Again does nothing: an interruption may hit the way out itself."""

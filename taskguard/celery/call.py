@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import datetime, timezone, tzinfo
-from typing import Any
+from typing import Any, NamedTuple
 
 from taskguard.celery.headers import Headers
 
@@ -16,8 +15,7 @@ _AWAITED = ("link", "link_error", "chain", "chord")
 _ITS_OWN = (*_AWAITED, "group_id", "group_index", "root_id", "parent_id", "eta", "countdown", "expires")
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     send: Callable[..., Any]
     """The app's own `send_task`."""
     name: str
@@ -33,14 +31,14 @@ class Call:
         merged = {**self.options, **options}
         if headers is not None:
             merged["headers"] = headers.within(self.options.get("headers"))
-        return replace(self, options=merged)
+        return Call(self.send, self.name, self.args, self.kwargs, merged)
 
     def for_twin(self, task_id: str, headers: Headers, delay: float) -> Call:
         """The same work under its twin's id. Who waits for this call does not wait for that one."""
         others = {name: value for name, value in self.options.items() if name not in _ITS_OWN}
         if delay > 0:
             others["countdown"] = delay
-        return replace(self, options=others).with_(headers.with_(id=task_id).as_new(), task_id=task_id)
+        return self._replace(options=others).with_(headers.with_(id=task_id).as_new(), task_id=task_id)
 
     @property
     def is_linked(self) -> bool:

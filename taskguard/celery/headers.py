@@ -7,8 +7,7 @@ not among them: it belongs to one delivery, is made by the worker's parent proce
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 PREFIX = "taskguard_"
 ATTEMPT = "taskguard_attempt"
@@ -21,8 +20,7 @@ SERIALIZER = "taskguard_serializer"
 _LOCAL = (ATTEMPT, EVENTS, SERIALIZER)
 
 
-@dataclass(frozen=True, slots=True)
-class Headers:
+class Headers(NamedTuple):
     """The guard's part of a message's headers."""
 
     id: str = ""
@@ -54,7 +52,7 @@ class Headers:
     def of(cls, headers: Mapping[str, Any] | None, task_id: str | None) -> Headers:
         """Those of the job *task_id*; of a call that has none yet, at most the caller's own idempotency key."""
         if not headers:
-            return cls()
+            return _NONE
         if not task_id or headers.get(PREFIX + "id") != task_id:
             own = "" if headers.get(PREFIX + "id") else headers.get(IDEMPOTENCY_KEY) or ""
             return cls(idempotency_key=own)
@@ -63,21 +61,19 @@ class Headers:
     def within(self, headers: Mapping[str, Any] | None) -> dict[str, Any]:
         """*headers* with this part in place of whatever was there of it."""
         found = without_ours(headers) if headers else {}
-        for name, header in _NAMES:
-            value = getattr(self, name)
-            if value:
-                found[header] = value
+        found.update((header, value) for (_, header), value in zip(_NAMES, self, strict=True) if value)
         return found
 
     def with_(self, **changes: Any) -> Headers:
-        return replace(self, **changes)
+        return self._replace(**changes)
 
     def as_new(self) -> Headers:
         """For the next message of the job: it was not put back, waits for nobody and is no copy."""
-        return replace(self, join="", copy="", heir="", rounds=0, since=0.0)
+        return self._replace(join="", copy="", heir="", rounds=0, since=0.0)
 
 
-_NAMES = [(name, PREFIX + name) for name in Headers.__dataclass_fields__]
+_NAMES = [(name, PREFIX + name) for name in Headers._fields]
+_NONE = Headers()
 
 
 def without_ours(headers: Mapping[str, Any] | None) -> dict[str, Any]:

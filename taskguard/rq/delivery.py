@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, cast
 
+from redis.exceptions import RedisError
 from rq.job import Job, JobStatus
 
 from taskguard.clocks import since_boot
@@ -123,8 +124,13 @@ class Delivery:
 
     def is_given_up(self) -> bool:
         """It was cancelled or deleted while it waited: then it leaves its place."""
-        status = "" if self.is_sync else self.status()
-        if self.is_sync or status not in ("", JobStatus.CANCELED):
+        if self.is_sync:
+            return False
+        try:
+            status = self.status()
+        except RedisError:
+            return False  # the queue's own Redis is away for a moment, and that is no end of a job
+        if status not in ("", JobStatus.CANCELED):
             return False
         _logger.info("%s[%s] was %s while it waited", self.guarded.name, self.job.id, status or "deleted")
         ending = Ending(how="revoked" if status else "expired", keep_for=self.policy.keep)

@@ -116,7 +116,8 @@ class JobGuard:
     @cached_property
     def keys(self) -> KeyMaker:
         # Celery names a task the same way: without the prefix the two would share keys where nobody said so.
-        return self.policy.keys_for(signature_of(self.function), f"rq:{self.name}")
+        signature = signature_of(self.function, skip=() if self._is_named else ("fence",))
+        return self.policy.keys_for(signature, f"rq:{self.name}")
 
     @cached_property
     def fence_name(self) -> str | None:

@@ -12,8 +12,9 @@ from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from rq.job import Job, Retry
+from rq.job import Job, Retry, _job_stack
 
+from taskguard.rq.guarding import guard_for, guard_of
 from taskguard.rq.note import Note
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class NotedJob(Job):
     """The enqueueing that had ended when the job was read."""
     is_guarded = False
     """A guarded worker reads every job as one of these; it is as RQ made it unless its function is guarded."""
+    _is_prepared = False
     queue_class: Any = None
     """That of the worker, which may guard functions by their names."""
     is_in_slot = False
@@ -57,14 +59,29 @@ class NotedJob(Job):
             mapping.pop("enqueued_at", None)
         return mapping
 
+    def prepare_for_execution(self, worker_name: str, pipeline: Any) -> None:
+        super().prepare_for_execution(worker_name, pipeline)
+        pipeline.persist(self.key)
+        self._is_prepared = True
+
+    def perform(self) -> Any:
+        if not self._is_prepared:
+            return super().perform()
+        # As RQ does it, but with one question less: that it does not expire while it runs was written with the rest.
+        _job_stack.push(self)  # type: ignore[no-untyped-call]
+        try:
+            self._result = self._execute()
+        finally:
+            _job_stack.pop()  # type: ignore[no-untyped-call]
+        return self._result
+
     def _execute(self) -> Any:
         if self.note.slot is not None and not self.is_in_slot:
             from taskguard.rq.slot import run_in_slot
 
             return run_in_slot(self, self._execute)
-        from taskguard.rq.guarding import guard_for, guard_of
-
-        guarded = guard_for(self.func, self.queue_class) if self.queue_class is not None else None
+        has_patterns = getattr(self.queue_class, "taskguard_tasks", None)
+        guarded = guard_for(self.func, self.queue_class) if has_patterns else None
         if guarded is None or guarded is guard_of(self.func):
             return super()._execute()
         from taskguard.rq.run import Run

@@ -60,9 +60,11 @@ class Obtaining:
                 if patience < 0:
                     claim = replace(claim, replace_queued=True)
                     continue
-            if it.is_given_up() or it.waited + pause > self._most(patience):
+            if it.waited + pause > self._most(patience):
                 return it.put_back(held)
             time.sleep(pause)
+            if it.is_given_up():
+                return it.put_back(held)  # which RQ does not have any more, and so does nothing
         raise AssertionError("pauses never end")
 
     # -- asking ----------------------------------------------------------------------------------------------------

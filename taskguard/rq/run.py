@@ -201,6 +201,7 @@ class Run:
     def _kept(self, work: Work) -> bool:
         """Requeue a run that lost its lease, if nobody has the key by now. That was one of its starts."""
         seconds = self.guarded.settings.queued_for
+        work.patience = 0.0  # its body has not ended: should the store be silent, the next delivery asks
         try:
             return work.requeue(seconds, copy_for=seconds, keep_starts=True)
         except StoreError:

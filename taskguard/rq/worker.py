@@ -17,13 +17,14 @@ from typing import Any
 
 from rq import Queue, SimpleWorker, SpawnWorker, Worker
 from rq.job import Job, JobStatus
+from rq.utils import now
 from rq.worker import BaseWorker
 
 from taskguard.rq import singleton_task  # noqa: F401 - so that no work horse has to import it
 from taskguard.rq.answer import NothingToTell
 from taskguard.rq.delivery import ATTEMPT
 from taskguard.rq.guarding import guard_for, warm
-from taskguard.rq.noted import NotedJob, PutBack, is_scheduled_again, noted_class
+from taskguard.rq.noted import NotedJob, PutBack, is_scheduled_again, noted, noted_class
 from taskguard.rq.run import Run  # noqa: F401 - nor this
 from taskguard.rq.settle import settle_for
 from taskguard.rq.slot import put_back_if_stuck, settle_slot, slot_of
@@ -37,13 +38,13 @@ _logger = logging.getLogger("taskguard")
 class GuardedWorkerMixin(BaseWorker):
     """In front of any of RQ's worker classes."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.job_class = noted_class(self.job_class)  # read with its note: that costs no question of its own
-
     _is_warm = False
     _performs = False
     """Whether a body runs in this very process, or has just ended there."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.job_class = noted_class(self.job_class)  # read with its note: that costs no question of its own
 
     # -- where the body runs -----------------------------------------------------------------------------------------
 
@@ -59,7 +60,7 @@ class GuardedWorkerMixin(BaseWorker):
     def perform_job(self, job: Job, queue: Queue) -> bool:
         # The id of the execution is known here and in the parent, and nowhere else: it is the attempt.
         setattr(job, ATTEMPT, self.execution.id if self.execution else "")
-        job.queue_class = type(queue)  # type: ignore[attr-defined]
+        noted(job).queue_class = type(queue)
         self._performs = True
         try:
             if _is_leftover(job, queue):
@@ -83,7 +84,10 @@ class GuardedWorkerMixin(BaseWorker):
         error = sys.exc_info()[1]
         if isinstance(error, NothingToTell):
             raise error
-        super().handle_execution_ended(job, queue, heartbeat_ttl)
+        if noted(job).is_guarded and job.success_callback is None and job.failure_callback is None:
+            job.ended_at = job.last_heartbeat = now()  # written in a moment, with the end of the job
+        else:
+            super().handle_execution_ended(job, queue, heartbeat_ttl)
 
     def handle_job_retry(self, job: Job, queue: Queue, retry: Any, *args: Any, **kwargs: Any) -> None:
         if not isinstance(retry, PutBack):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import select
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import Any, Final, NoReturn
@@ -141,15 +142,18 @@ class RedisStore:
     def requeue(
         self, claimant: Claimant, seconds: float, /, *, copy_for: float, keep_starts: bool = False, copy: str = ""
     ) -> bool:
-        args = [*_who(claimant), micros(seconds), micros(copy_for), int(keep_starts), 0, copy]
-        return bool(self._call(_REQUEUE, self._keys(claimant), args) == 1)
+        args = [micros(copy_for), int(keep_starts), 0, copy, *_who(claimant), micros(seconds)]
+        return bool(self._call(_REQUEUE, self._keys(claimant), args) == [1])
 
     def mark(self, published: Sequence[tuple[Claimant, float]], /, *, copy_for: float) -> list[bool]:
-        calls = [
-            (self._keys(claimant), [*_who(claimant), micros(seconds), micros(copy_for), 1, 1])
-            for claimant, seconds in published
-        ]
-        return [reply == 1 for reply in self._call_many(self._for_renewal(), _REQUEUE, calls)]
+        keys: list[str] = []
+        args: list[Any] = [micros(copy_for), 1, 1, ""]
+        for claimant, seconds in published:
+            keys += self._keys(claimant)
+            args += [*_who(claimant), micros(seconds)]
+        # One call for all: most of what a script costs is its start. (On one server; they are in many slots.)
+        replies = self._call(_REQUEUE, keys, args, over=self._for_renewal()) if keys else []
+        return [reply == 1 for reply in replies]
 
     def complete(self, claimant: Claimant, ending: Ending, /) -> bool:
         return bool(self._call(_COMPLETE, self._keys(claimant), [*_who(claimant), *_how(ending)]) == 1)
@@ -328,11 +332,18 @@ class _Lent(_Connections):
         """They are not ours to close."""
 
 
+# Not gevent's: theirs wait in the hub, and the driver knows how.
+_Socket, _poll, _READABLE = native.original("socket", "socket"), native.original("select", "poll"), select.POLLIN
 _NAMELESS = int(redis.__version__.split(".")[0]) >= 6
 
 
 def _is_over(connection: Any) -> bool:
     """Whether the server hung up, or says what nobody asked for, since the last request. Asks nobody."""
+    socket = connection._sock
+    if type(socket) is _Socket:  # what the driver does costs as much as half a request
+        look = _poll()
+        look.register(socket.fileno(), _READABLE)
+        return bool(look.poll(0))
     try:
         return bool(connection.can_read(timeout=0))
     except (redis.exceptions.ConnectionError, OSError):

@@ -20,6 +20,7 @@ from uuid import uuid4
 
 import psutil
 
+from tests import hatchery
 from tests.servers import children
 from tests.waiting import wait_until
 
@@ -47,14 +48,9 @@ class LocalContainer:
         self.start()
 
     def start(self) -> None:
-        with self._log.open("ab") as log:
-            self._process = children.spawn(
-                self._command,
-                log=log,
-                directory=self._working_dir,
-                environment=self._environment,
-                as_nobody=False,
-            )
+        self._process = hatchery.start(
+            self._command, log=self._log, directory=self._working_dir, environment=self._environment
+        )
         self.reload()
 
     def reload(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from rq.job import Job
 from taskguard.rq import GuardedQueue
 from taskguard.rq.note import Note
 from taskguard.rq.noted import NOTE
+from tests import hatchery
 from tests.celery.ledger import Ledger
 from tests.rq import jobs
 from tests.rq.bodies import DIRECTORY, gate_path, ledger_path
@@ -36,10 +36,7 @@ class WorkerProcess:
 
     def __init__(self, command: Sequence[str], log: Path, environment: dict[str, str]) -> None:
         self._log = log
-        with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            )
+        self._process = hatchery.start(command, log=log, directory=ROOT, environment=environment)
         self.pid = self._process.pid
 
     def log(self) -> str:
@@ -132,7 +129,7 @@ class Scene:
         worker = WorkerProcess(
             [*line, queue or self.queue.name],
             self.directory / f"worker{len(self.workers)}.log",
-            {**os.environ, DIRECTORY: str(self.directory), "PYTHONUNBUFFERED": "1", **(environment or {})},
+            {DIRECTORY: str(self.directory), "PYTHONUNBUFFERED": "1", **(environment or {})},
         )
         self.workers.append(worker)
         if wait and command == "worker":

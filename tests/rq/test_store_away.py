@@ -30,10 +30,11 @@ class Flaky:
 
     def goes_away_after(self, times: int, *verbs: str) -> None:
         self._left = dict.fromkeys(verbs, times)
-        self.guard.store, self.guard.patience = self, 0.0
+        self.guard.store = self.guard.heartbeat._store = self
+        self.guard.patience = 0.0
 
     def comes_back(self) -> None:
-        self.guard.store = self._store
+        self.guard.store = self.guard.heartbeat._store = self._store
 
     def __getattr__(self, verb: str) -> Any:
         def ask(*args: Any, **options: Any) -> Any:
@@ -59,8 +60,9 @@ def flaky(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         return Flaky(guarded, guard)
 
     yield make
-    for guard, store, patience in made:
-        guard.store, guard.patience = store, patience
+    for guard, store, patience in reversed(made):
+        guard.store = guard.heartbeat._store = store
+        guard.patience = patience
 
 
 def work_once(scene: Scene) -> None:
@@ -123,7 +125,7 @@ def test_at_the_first_question_each_choice_is_obeyed(scene: Scene, flaky: Any):
 def test_when_a_lease_is_lost_and_nobody_can_be_asked_the_job_is_put_back(scene: Scene, flaky: Any):
     """Its validity is over, the store is silent, and its body wants to be told of that."""
     store = flaky("unsure", "retry")
-    job = scene.call("unsure", gate="gate", value="second")
+    job = scene.call("unsure", gate="gate", value="second", job_timeout=10)
     store.goes_away_after(0, "renew", "requeue", "release", "get")
     work_once(scene)
 

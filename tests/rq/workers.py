@@ -12,6 +12,7 @@ from rq.timeouts import TimerDeathPenalty
 
 from taskguard import TooManyStartsError
 from taskguard.rq import GuardedSimpleWorker, GuardedWorkerMixin
+from taskguard.stores.redis import RedisStore
 from tests.rq import bodies
 
 SOON = 2
@@ -63,3 +64,28 @@ class DiesBeforeItFails(HastyGuardedWorker):
             os.kill(os.getppid(), signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
         super().handle_execution_ended(job, *args)
+
+
+class DoomedWorker(GuardedWorkerMixin, Worker):
+    """Its horse dies once, at the step that the environment names: before or after a verb of the store."""
+
+    def perform_job(self, job: Any, queue: Any) -> bool:
+        when, _, verb = os.environ["TASKGUARD_TEST_DOOM"].partition(" ")
+        original = getattr(RedisStore, verb)
+
+        def doomed(store: Any, *args: Any, **options: Any) -> Any:
+            if when == "before":
+                _die_once()
+            answer = original(store, *args, **options)
+            if when == "after":
+                _die_once()
+            return answer
+
+        setattr(RedisStore, verb, doomed)
+        return super().perform_job(job, queue)
+
+
+def _die_once() -> None:
+    if not bodies.noted("doom"):
+        bodies.note("doom")
+        os.kill(os.getpid(), signal.SIGKILL)

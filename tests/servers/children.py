@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import queue
@@ -41,6 +42,25 @@ def spawn(
             **_identity(as_nobody),
         )
 
+    return _start_in_spawner(start)
+
+
+def spawn_with_pipes(command: Sequence[str]) -> _Popen:
+    """Start *command*, which answers on its standard output what it is told on its standard input."""
+
+    def start() -> _Popen:
+        return subprocess.Popen([*_death_wish(), *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    return _start_in_spawner(start)
+
+
+def die_with_parent() -> None:
+    """In a process that was forked: the kernel ends it if its parent dies first (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def _start_in_spawner(start: Callable[[], _Popen]) -> _Popen:
     started: Future[_Popen] = Future()
     _orders(os.getpid()).put((start, started))
     return started.result()

@@ -19,6 +19,7 @@ FACTS: dict[str, tuple[Any, ...]] = {
     "WaitTimeoutError": ("key", "alice", "running", 1_700_000_000.5, 7, 3.5),
     "PayloadMismatchError": ("key", "alice"),
     "LeaseLostError": ("key", 7, True),
+    "StaleFenceError": ("key", 7, "accounts", 9),
     "TooManyStartsError": ("key", "alice", 4, 3),
     "EarlierFailureError": ("key", "alice", "ValueError: no"),
     "OutcomeNotKeptError": ("key", "alice", "too large"),

@@ -12,6 +12,21 @@ local floor, replace_queued, stamp = tonumber(ARGV[12] or '0'), ARGV[13] == '1',
 
 local now = clock()
 local entry = load_entry(KEYS[1], now)
+local own = load_receipt(KEYS[2], now)
+
+-- Seeded by the clock: the entry may be evicted or flushed whole, and tokens still only rise.
+local function next_token(last)
+    return math.max(last + 1, floor + 1, now)
+end
+
+-- Most claims find nothing, and need nothing of what is defined below.
+if not (entry or own or KEYS[3]) then
+    local token, starts = next_token(0), state == 'running' and 1 or 0
+    save(KEYS[1], {
+        state, owner, attempt, token, now, now + lease, keep, starts, false, payload, '', 0, 0, 0, '', {}, false, false,
+    }, now + lease + keep, now)
+    return {'lease', token, starts, 0}
+end
 
 local function leased(granted)
     return {'lease', granted[TOKEN], granted[STARTS], granted[TOOK_OVER] and 1 or 0}
@@ -58,8 +73,7 @@ local function grant()
     local starts = entry and starts_before() or 0
     local granted = {
         state, owner, attempt,
-        -- Seeded by the clock: the entry may be evicted or flushed whole, and tokens still only rise.
-        math.max(entry and entry[TOKEN] + 1 or 0, floor + 1, now),
+        next_token(entry and entry[TOKEN] or 0),
         now, now + lease, keep, state == 'running' and starts + 1 or starts,
         entry ~= nil and entry[STATE] == 'running', payload, '', 0, 0, 0, again and entry[REQUEUED_BY] or '',
         entry and deaths_after() or {}, false, false,
@@ -133,7 +147,6 @@ if entry and entry[ATTEMPT] == attempt and entry[OWNER] == owner and entry[STATE
     return leased(entry)
 end
 
-local own = load_receipt(KEYS[2], now)
 if own and (own[R_HOW] ~= 'released' or own[R_ATTEMPT] == attempt) then
     if own[R_HOW] == 'skipped' and own[R_ATTEMPT] == attempt then
         if entry and entry[TOKEN] == own[R_TOKEN] and entry[STATE] == 'running' then

@@ -1,43 +1,54 @@
--- KEYS: entry, own receipt
--- ARGV: owner, attempt, token (0: not known), seconds, copy_for, keep_starts,
---       whether it only marks and leaves a running entry alone, [name of the message that goes on]
--- Answers 1 if the job is in the queue by this attempt, else 0.
-local owner, attempt = ARGV[1], ARGV[2]
+-- KEYS: entry and own receipt of each job
+-- ARGV: copy_for, keep_starts, whether it only marks and leaves a running entry alone, name of the message that goes on;
+--       then for each job: owner, attempt, token (0: not known), seconds
+-- Answers for each job 1 if it is in the queue by this attempt, else 0. Each is a step of its own.
+local copy_for, keep_starts, only_marks, copy = tonumber(ARGV[1]), ARGV[2] == '1', ARGV[3] == '1', ARGV[4]
 local now = clock()
-local entry = load_entry(KEYS[1], now)
-if not entry then
-    return 0
-end
-if is_claim(entry) and is_newest(entry, owner, attempt, tonumber(ARGV[3])) then
-    if entry[STATE] == 'running' and ARGV[7] == '1' then
+
+local function requeue(key, receipt_key, owner, attempt, token, seconds)
+    local entry = load_entry(key, now)
+    if not entry then
         return 0
     end
-    local own = load_receipt(KEYS[2], now)
-    if own and own[R_HOW] ~= 'released' then
-        -- It was revoked at another worker meanwhile: nobody will run it, so nobody is to wait for it.
-        local how = {how = own[R_HOW], keep = entry[KEEP], outcome = false, linger = 0}
-        local over = ended('free', entry, how, now)
-        over[REQUEUED_BY] = attempt
-        save_entry(KEYS[1], over, now)
+    if is_claim(entry) and is_newest(entry, owner, attempt, token) then
+        if entry[STATE] == 'running' and only_marks then
+            return 0
+        end
+        local own = load_receipt(receipt_key, now)
+        if own and own[R_HOW] ~= 'released' then
+            -- It was revoked at another worker meanwhile: nobody will run it, so nobody is to wait for it.
+            local how = {how = own[R_HOW], keep = entry[KEEP], outcome = false, linger = 0}
+            local over = ended('free', entry, how, now)
+            over[REQUEUED_BY] = attempt
+            save_entry(key, over, now)
+            return 1
+        end
+        if entry[STATE] == 'running' then
+            entry[SINCE] = now
+            if not keep_starts then
+                entry[STARTS] = 0
+            end
+        end
+        entry[STATE], entry[ATTEMPT], entry[REQUEUED_BY] = 'queued', '', attempt
+        entry[UNTIL] = now + seconds
+        entry[COPY], entry[COPIES], entry[COPY_UNTIL] = copy ~= '' and AWAITED .. copy or '', 1, now + copy_for
+        save_entry(key, entry, now)
         return 1
     end
-    if entry[STATE] == 'running' then
-        entry[SINCE] = now
-        if ARGV[6] ~= '1' then
-            entry[STARTS] = 0
-        end
+    local mine = attempt ~= '' and entry[OWNER] == owner and entry[REQUEUED_BY] == attempt
+    local named = entry[STATE] == 'queued' and string.sub(entry[COPY], 1, #AWAITED) == AWAITED
+    if mine and named and copy == '' then  -- the message that was named did not leave
+        entry[COPY] = ''
+        save_entry(key, entry, now)
     end
-    entry[STATE], entry[ATTEMPT], entry[REQUEUED_BY] = 'queued', '', attempt
-    entry[UNTIL] = now + tonumber(ARGV[4])
-    local copy = ARGV[8] or ''
-    entry[COPY], entry[COPIES], entry[COPY_UNTIL] = copy ~= '' and AWAITED .. copy or '', 1, now + tonumber(ARGV[5])
-    save_entry(KEYS[1], entry, now)
-    return 1
+    return mine and 1 or 0
 end
-local mine = attempt ~= '' and entry[OWNER] == owner and entry[REQUEUED_BY] == attempt
-local named = entry[STATE] == 'queued' and string.sub(entry[COPY], 1, #AWAITED) == AWAITED
-if mine and named and (ARGV[8] or '') == '' then  -- the message that was named did not leave
-    entry[COPY] = ''
-    save_entry(KEYS[1], entry, now)
+
+local answers = {}
+for job = 1, #KEYS / 2 do
+    local its = 4 * job
+    answers[job] = requeue(
+        KEYS[2 * job - 1], KEYS[2 * job], ARGV[its + 1], ARGV[its + 2], tonumber(ARGV[its + 3]), tonumber(ARGV[its + 4])
+    )
 end
-return mine and 1 or 0
+return answers

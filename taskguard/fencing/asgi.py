@@ -1,0 +1,149 @@
+"""A `Receiver` before an ASGI application: FastAPI, Starlette, Django, Litestar …
+
+The store is asked in threads, so that the event loop goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, TypeAlias
+
+from taskguard.fencing.exchange import Request, Response
+from taskguard.fencing.receiver import Admission, Receiver
+from taskguard.outcomes import MOST_BYTES
+
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
+class Fenced:
+    """`app = Fenced(app, Receiver("redis://…"))`, or `app.add_middleware(Fenced, receiver=…)`."""
+
+    def __init__(self, app: App, receiver: Receiver) -> None:
+        self._app = app
+        self._receiver = receiver
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope.get("headers", ())}
+        if scope["type"] != "http" or not self._receiver.concerns(scope["method"], headers):
+            await self._app(scope, receive, send)
+            return
+        # Read before anything is claimed: a sender that stops half-way must hold nobody up.
+        body = await _body(receive, self._receiver.max_body)
+        if body is None:
+            return
+        if len(body) > self._receiver.max_body:
+            await _send(self._receiver.too_large(), send)
+            return
+        query = scope.get("query_string", b"").decode("latin-1")
+        request = Request(scope["method"], scope["path"], query, headers, body)
+        admission = await _admitted(self._receiver, request)
+        if isinstance(admission, Response):
+            await _send(admission, send)
+            return
+        answering = _Answering(admission, send)
+        try:
+            await self._app(_plain(scope), _replayed(body, receive), answering.take)
+        except BaseException:
+            await _in_any_case(admission.fail)
+            raise
+        await answering.finish()
+
+
+class _Answering:
+    """What the application says, held back until it is kept; or, if it is long, until that is seen."""
+
+    def __init__(self, admission: Admission, send: Send) -> None:
+        self._admission = admission
+        self._send = send
+        self._said: list[Message] = []
+        self._size = 0
+        self._long = False
+
+    async def take(self, message: Message) -> None:
+        if self._long:
+            await self._send(message)
+            return
+        self._said.append(message)
+        self._size += len(message.get("body", b""))
+        if self._size > MOST_BYTES:
+            self._long = True
+            for held_back in self._said:
+                await self._send(held_back)
+
+    async def finish(self) -> None:
+        if self._long:
+            await _in_any_case(self._admission.answered)
+            return
+        head = next((message for message in self._said if message["type"] == "http.response.start"), None)
+        if head is None:
+            await _in_any_case(self._admission.fail)
+            return  # the server knows what to do about an application that says nothing
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in head.get("headers", ())]
+        body = b"".join(message.get("body", b"") for message in self._said)
+        response = Response(head["status"], headers, body)
+        await _send(await _in_any_case(lambda: self._admission.answer(response)), self._send)
+
+
+async def _admitted(receiver: Receiver, request: Request) -> Admission | Response:
+    asking = asyncio.create_task(asyncio.to_thread(receiver.admit, request))
+    try:
+        return await asyncio.shield(asking)
+    except asyncio.CancelledError:
+        # The thread goes on, and what it is granted would be renewed for ever.
+        asking.add_done_callback(_give_back)
+        raise
+
+
+def _give_back(asking: asyncio.Task[Admission | Response]) -> None:
+    if not asking.cancelled() and asking.exception() is None:
+        admission = asking.result()
+        if isinstance(admission, Admission):
+            asyncio.get_running_loop().run_in_executor(None, admission.fail)
+
+
+async def _body(receive: Receive, at_most: int) -> bytes | None:
+    """What was sent, or the beginning of what is too much; None if the sender went away."""
+    body = b""
+    while len(body) <= at_most:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        if not message.get("more_body"):
+            break
+    return body
+
+
+def _plain(scope: Message) -> Message:
+    """Without the ways to answer by a file or by trailers: what is not seen here cannot be kept."""
+    extensions = scope.get("extensions") or {}
+    seen = {name: value for name, value in extensions.items() if not name.startswith("http.response.")}
+    return {**scope, "extensions": seen}
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    told = False
+
+    async def replayed() -> Message:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replayed
+
+
+async def _in_any_case(call: Callable[[], Any]) -> Any:
+    """Also if this request is cancelled meanwhile: the store is told how it ended."""
+    return await asyncio.shield(asyncio.to_thread(call))
+
+
+async def _send(response: Response, send: Send) -> None:
+    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})

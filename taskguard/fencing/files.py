@@ -1,0 +1,156 @@
+"""A file that is replaced as a whole, behind a fence.
+
+Beside `report.csv` lies `.report.csv.fence`: the lock that one process at a time has, and in it the mark, the highest
+token that has written. The new content is written and synced to a file of its own first, without the lock. Then, under
+the lock:
+
+1. read the mark; higher than our token: refused
+2. write the mark, and sync it
+3. rename the new file over the old one, and sync the directory
+
+A crash before 3 leaves the old file, after it the new one, and the mark is never below the token of the data.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import sleep
+from typing import BinaryIO
+
+from taskguard.clocks import since_boot
+from taskguard.errors import ConfigurationError, StaleFenceError, StoreError, StoreUnavailableError
+from taskguard.fence import Fence
+from taskguard.guard import pauses
+
+_DIGITS = 20
+"""The mark is always so long: it is overwritten in place, by one write within one sector."""
+
+
+def fenced_replace(
+    path: str | os.PathLike[str],
+    content: bytes | str | Callable[[BinaryIO], object],
+    fence: Fence,
+    *,
+    resource: str | os.PathLike[str] | None = None,
+    wait_up_to: float = 10.0,
+) -> None:
+    """Replace the file at *path* by *content*, or leave it as it is and raise `StaleFenceError`.
+
+    *content* is what to write, or a function that is given the open file. Who reads sees the old file or the new one.
+    Files that belong together share one mark: *resource* is the path, of a file or not, that it is named after.
+    Another process that is within its own replacement is waited for, then `StoreUnavailableError`.
+    """
+    target = Path(os.path.realpath(path))
+    home = target if resource is None else Path(os.path.realpath(resource))
+    fresh = _write_beside(target, content, fence.token)
+    try:
+        with _locked(home.with_name(f".{home.name}.fence"), wait_up_to) as lock:
+            mark = _read_mark(lock, home)
+            if mark > fence.token:
+                raise StaleFenceError(fence.key, fence.token, str(home), mark)
+            if mark < fence.token:
+                _write_mark(lock, fence.token, home.parent)
+            os.replace(fresh, target)
+            _sync(target.parent)
+            _sweep(target, fence.token)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            fresh.unlink()
+        raise
+
+
+def _write_beside(target: Path, content: bytes | str | Callable[[BinaryIO], object], token: int) -> Path:
+    fresh = target.with_name(f".{target.name}.{token:0{_DIGITS}}.{os.urandom(4).hex()}.new")
+    try:
+        with open(fresh, "xb") as file:
+            with suppress(FileNotFoundError):
+                os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
+            if callable(content):
+                content(file)
+            else:
+                file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        with suppress(FileNotFoundError):
+            fresh.unlink()
+        raise
+    return fresh
+
+
+@contextmanager
+def _locked(path: Path, wait_up_to: float) -> Iterator[int]:
+    give_up = since_boot() + wait_up_to
+    for pause in pauses():
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            if _taken(lock, path):
+                yield lock
+                return
+        finally:
+            os.close(lock)  # and with it the lock
+        if since_boot() + pause >= give_up:
+            raise StoreUnavailableError(
+                str(path),
+                f"another process has been replacing the file for {wait_up_to:g} s, or was stopped while it did; "
+                "nothing was written, and trying again is safe",
+            )
+        sleep(pause)
+
+
+def _taken(lock: int, path: Path) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        return False
+    try:
+        return os.path.samestat(os.fstat(lock), os.stat(path))  # not one that was deleted while we waited for it
+    except FileNotFoundError:
+        return False
+
+
+def _read_mark(lock: int, home: Path) -> int:
+    text = os.pread(lock, _DIGITS + 1, 0)
+    if not text:
+        return 0  # just made, or its maker died before it wrote anything
+    if len(text) != _DIGITS or not text.isdigit():
+        raise StoreError(
+            str(home.with_name(f".{home.name}.fence")),
+            f"holds no token but {text!r}; nothing was written. Delete it once no earlier holder can be alive",
+        )
+    return int(text)
+
+
+def _write_mark(lock: int, token: int, directory: Path) -> None:
+    if not 0 < token < 10**_DIGITS:
+        raise ConfigurationError(f"{token} is no token")
+    os.pwrite(lock, b"%0*d" % (_DIGITS, token), 0)
+    os.fsync(lock)
+    _sync(directory)  # the lock file may be new
+
+
+def _sync(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sweep(target: Path, token: int) -> None:
+    """Remove what earlier holders left: they are dead, or will be refused."""
+    lead = f".{target.name}."
+    for name in os.listdir(target.parent):
+        holder, _, rest = name.removeprefix(lead).partition(".")
+        ours = name.startswith(lead) and rest.endswith(".new") and len(holder) == _DIGITS and holder.isdigit()
+        if ours and int(holder) < token:
+            with suppress(FileNotFoundError):
+                (target.parent / name).unlink()

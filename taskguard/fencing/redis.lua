@@ -1,0 +1,51 @@
+-- One or more writes under one comparison of tokens; or only the comparison, if there are none.
+-- KEYS  the marks; the memory of `once`, if it is asked for; the keys that are written
+-- ARGV  token, how many marks, milliseconds that marks and memory are kept, the call's random id, 1 for `once` or 0,
+--       then for each command the number of its words, and its words
+local token, marks, keep, call, once = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1'
+local memory = KEYS[marks + 1]
+
+for number = 1, marks do
+    local mark = redis.call('HGET', KEYS[number], 'token')
+    if mark and tonumber(mark) > tonumber(token) then
+        return {'stale', number, mark}
+    end
+end
+
+-- A driver that lost the reply sends the same call again: it gets the reply, and nothing is written twice.
+local last = redis.call('HMGET', KEYS[1], 'call', 'answer')
+if last[1] == call then
+    return cmsgpack.unpack(last[2])
+end
+local kept = once and redis.call('GET', memory)
+if kept then
+    return cmsgpack.unpack(kept)
+end
+
+for number = 1, marks do
+    redis.call('HSET', KEYS[number], 'token', token)
+    if redis.call('PTTL', KEYS[number]) < keep then
+        redis.call('PEXPIRE', KEYS[number], keep)
+    end
+end
+
+local answer, at = {'done'}, 6
+while at <= #ARGV do
+    local words = tonumber(ARGV[at])
+    local reply = redis.pcall(unpack(ARGV, at + 1, at + words))
+    if type(reply) == 'table' and reply.err then
+        answer[1] = 'failed'
+        answer[#answer + 1] = reply.err
+        break
+    end
+    answer[#answer + 1] = reply
+    at = at + words + 1
+end
+
+local packed = cmsgpack.pack(answer)
+redis.call('HSET', KEYS[1], 'call', call, 'answer', packed)
+-- What failed at its first command has changed nothing, and may be tried again.
+if once and (answer[1] == 'done' or #answer > 2) then
+    redis.call('SET', memory, packed, 'PX', keep)
+end
+return answer

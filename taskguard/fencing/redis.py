@@ -1,0 +1,164 @@
+"""Keys of Redis or Valkey behind a fence: the token is compared, and the write made, in one script.
+
+The highest token that a resource has seen is its mark, a small hash in the resource's own slot. It is raised before the
+write in the same step, so a replica, a snapshot or a replayed log has both or neither.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from types import TracebackType
+from typing import Any, NoReturn
+
+import redis
+from redis.client import Pipeline
+from redis.cluster import RedisCluster
+from redis.crc import key_slot
+
+from taskguard.errors import ConfigurationError, StaleFenceError
+from taskguard.fence import Fence
+from taskguard.fencing.commands import READS, Command, Writes, as_bytes, parsed
+from taskguard.fencing.slots import beside
+
+WEEK = 7 * 86400.0
+
+_SOURCE = files(__package__).joinpath("redis.lua").read_text("utf-8")
+_SHA = hashlib.sha1(_SOURCE.encode(), usedforsecurity=False).hexdigest()
+
+
+class FencedRedis(Writes):
+    """A client whose writes are refused with `StaleFenceError` once a newer holder has written.
+
+    Each key is a resource of its own, unless *resource* names one for all. Reads go to the client, without a fence.
+    A mark, and what `once` remembers, is kept for *keep_for* seconds after the last write.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis | RedisCluster,
+        fence: Fence,
+        *,
+        resource: str | bytes | None = None,
+        keep_for: float = WEEK,
+    ) -> None:
+        if not isinstance(client, (redis.Redis, RedisCluster)) or isinstance(client, Pipeline):
+            raise ConfigurationError(f"FencedRedis takes a redis.Redis or a redis.RedisCluster, not {client!r}")
+        if resource is not None and not resource:
+            raise ConfigurationError("resource= is a name, not empty")
+        if not keep_for > 0:
+            raise ConfigurationError(f"keep_for={keep_for!r} is no duration; write a number of seconds")
+        self.client = client
+        self.fence = fence
+        self._resource = None if resource is None else as_bytes(resource)
+        self._keep = max(1, round(keep_for * 1000))
+        self._once = ""
+        # The script remembers one call for each resource, the last: so the next one waits for its reply.
+        self._turn = threading.Lock()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name in READS:
+            return getattr(self.client, name)  # type: ignore[no-any-return]
+        return super().__getattr__(name)
+
+    def once(self, name: str) -> FencedRedis:
+        """A view of this one, through which a write is made once for the fence's idempotency key and *name*.
+
+        Made again, by whichever run of the work, it writes nothing and has the reply of the first time. The write and
+        the memory of it are one step. What is remembered belongs to the resource: two resources are two writes.
+        """
+        if not name:
+            raise ConfigurationError("once() needs a name: it tells this write from others of the same work")
+        view = object.__new__(FencedRedis)
+        view.__dict__.update(self.__dict__, _once=name)
+        return view
+
+    def transaction(self) -> Transaction:
+        """Several writes under one comparison, all in one step: `with fenced.transaction() as tx: tx.set(…)`."""
+        return Transaction(self)
+
+    def check(self, *keys: str | bytes) -> None:
+        """Compare the token, and raise the marks, without a write; of the resource, or of each of *keys*."""
+        if self._resource is None and not keys:
+            raise ConfigurationError("check() needs the keys, as no resource= was named")
+        self._run([], tuple(map(as_bytes, keys)))
+
+    def _take(self, command: Command) -> Any:
+        return self._run([command], command.keys)[0]
+
+    def _run(self, commands: Sequence[Command], keys: Sequence[bytes]) -> list[Any]:
+        resources = [self._resource] if self._resource is not None else list(dict.fromkeys(keys))
+        if not all(resources):
+            raise ConfigurationError("an empty key has no name that a mark could be made of")
+        self._check_slots([*resources, *keys])
+        ours = [beside(resource, b"mark") for resource in resources]
+        if self._once:
+            key = self.fence.idempotency_key
+            ours.append(b"%b:%d:%b" % (beside(resources[0], b"once"), len(key), f"{key}:{self._once}".encode()))
+        words = [word for command in commands for word in (len(command.words), *command.words)]
+        call = os.urandom(9).hex()
+        args = [self.fence.token, len(resources), self._keep, call, int(bool(self._once)), *words]
+        with self._turn:
+            outcome, *replies = self._call([*ours, *dict.fromkeys(keys)], args)
+        if outcome in (b"stale", "stale"):
+            number, mark = replies
+            resource = resources[number - 1].decode(errors="replace")
+            raise StaleFenceError(self.fence.key, self.fence.token, resource, int(mark))
+        if outcome in (b"failed", "failed"):
+            _fail(commands, replies)
+        return [parsed(command, reply) for command, reply in zip(commands, replies, strict=True)]
+
+    def _call(self, keys: Sequence[bytes], args: Sequence[Any]) -> Any:
+        try:
+            return self.client.evalsha(_SHA, len(keys), *keys, *args)
+        except redis.exceptions.NoScriptError:
+            return self.client.eval(_SOURCE, len(keys), *keys, *args)
+
+    def _check_slots(self, names: Sequence[bytes]) -> None:
+        if not isinstance(self.client, RedisCluster):
+            return
+        apart = [name for name in names if key_slot(name) != key_slot(names[0])]
+        if apart:
+            raise ConfigurationError(
+                f"{names[0]!r} and {apart[0]!r} are in different slots of the Cluster, where nothing can be one step; "
+                "give them one hash tag, such as account:{42} and log:{42}"
+            )
+
+
+class Transaction(Writes):
+    """Writes that are collected in a `with` block and made together at its end; none if the block fails.
+
+    A command that fails ends it: those before it were carried out, as in MULTI.
+    """
+
+    def __init__(self, fenced: FencedRedis) -> None:
+        self._fenced = fenced
+        self._commands: list[Command] = []
+        self.replies: list[Any] = []
+        """What each write replied, after the block."""
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None and self._commands:
+            keys = [key for command in self._commands for key in command.keys]
+            self.replies = self._fenced._run(self._commands, keys)
+
+    def _take(self, command: Command) -> Any:
+        self._commands.append(command)
+        return self
+
+
+def _fail(commands: Sequence[Command], replies: list[Any]) -> NoReturn:
+    *before, error = replies
+    text = error.decode(errors="replace") if isinstance(error, bytes) else str(error)
+    if len(commands) > 1:
+        text += f" (write {len(before) + 1} of {len(commands)}, {commands[len(before)].words[0]}; "
+        text += "those before it were carried out)" if before else "nothing was carried out)"
+    raise redis.exceptions.ResponseError(text)

@@ -1,0 +1,133 @@
+"""A `Receiver` before a WSGI application: Flask, Django, Pyramid, Bottle …"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from http import HTTPStatus
+from io import BytesIO
+from typing import Any, TypeAlias
+
+from taskguard.fencing.exchange import Request, Response
+from taskguard.fencing.receiver import Admission, Receiver
+from taskguard.outcomes import MOST_BYTES
+
+Environ: TypeAlias = dict[str, Any]
+StartResponse: TypeAlias = Callable[..., Any]
+App: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+
+
+class Fenced:
+    """`app = Fenced(app, Receiver("redis://…"))`"""
+
+    def __init__(self, app: App, receiver: Receiver) -> None:
+        self._app = app
+        self._receiver = receiver
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        headers = _headers(environ)
+        if not self._receiver.concerns(environ["REQUEST_METHOD"], headers):
+            return self._app(environ, start_response)
+        # Read before anything is claimed: a sender that stops half-way must hold nobody up.
+        body = _body(environ, self._receiver.max_body + 1)
+        if len(body) > self._receiver.max_body:
+            return _sent(self._receiver.too_large(), start_response)
+        path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
+        request = Request(environ["REQUEST_METHOD"], path, environ.get("QUERY_STRING", ""), headers, body)
+        admission = self._receiver.admit(request)
+        if isinstance(admission, Response):
+            return _sent(admission, start_response)
+        environ = {**environ, "wsgi.input": BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+        return _Answering(admission, start_response).run(self._app, environ)
+
+
+class _Answering:
+    """What the application says, held back until it is kept; or, if it is long, until that is seen."""
+
+    def __init__(self, admission: Admission, start_response: StartResponse) -> None:
+        self._admission = admission
+        self._start_response = start_response
+        self._head: tuple[str, list[tuple[str, str]]] = ("", [])
+        self._said: list[bytes] = []
+
+    def run(self, app: App, environ: Environ) -> Iterable[bytes]:
+        chunks: Iterable[bytes] = ()
+        try:
+            chunks = app(environ, self._begin)
+            rest = iter(chunks)
+            for chunk in rest:
+                self._said.append(chunk)
+                if sum(map(len, self._said)) > MOST_BYTES:
+                    self._start_response(*self._head)
+                    return _Long(self._admission, self._said, rest, chunks)
+            _close(chunks)
+            status, headers = self._head
+            response = Response(int(status[:3]), headers, b"".join(self._said))
+        except BaseException:
+            self._admission.fail()
+            raise
+        return _sent(self._admission.answer(response), self._start_response, status)
+
+    def _begin(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], None]:
+        if exc_info:
+            self._said.clear()  # nothing was sent yet: an error page takes the place of what was begun
+        self._head = (status, headers)
+        return self._said.append
+
+
+class _Long:
+    """A response that is passed on as it comes, with the end of the request at its own end."""
+
+    def __init__(self, admission: Admission, said: list[bytes], rest: Iterator[bytes], chunks: Iterable[bytes]) -> None:
+        self._admission = admission
+        self._said = said
+        self._rest = rest
+        self._chunks = chunks
+        self._failed = self._closed = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield b"".join(self._said)
+        try:
+            yield from self._rest
+        except Exception:
+            self._failed = True
+            raise
+
+    def close(self) -> None:
+        # A client that went away is no reason to do the work again: the application had begun to answer.
+        if not self._closed:
+            self._closed = True
+            _close(self._chunks)
+            self._admission.fail() if self._failed else self._admission.answered()
+
+
+def _headers(environ: Environ) -> dict[str, str]:
+    headers = {name[5:].replace("_", "-").lower(): value for name, value in environ.items() if name[:5] == "HTTP_"}
+    if environ.get("CONTENT_TYPE"):
+        headers["content-type"] = environ["CONTENT_TYPE"]
+    return headers
+
+
+def _body(environ: Environ, at_most: int) -> bytes:
+    if environ.get("CONTENT_LENGTH"):
+        at_most = min(at_most, int(environ["CONTENT_LENGTH"]))
+    elif not environ.get("wsgi.input_terminated"):
+        return b""
+    body = b""
+    while len(body) < at_most and (piece := environ["wsgi.input"].read(at_most - len(body))):
+        body += piece
+    return body
+
+
+def _sent(response: Response, start_response: StartResponse, status: str = "") -> Iterable[bytes]:
+    if not status.startswith(str(response.status)):
+        status = f"{response.status} {_PHRASES.get(response.status, 'Status')}"
+    start_response(status, list(response.headers))
+    return [response.body]
+
+
+def _close(chunks: Any) -> None:
+    if hasattr(chunks, "close"):
+        chunks.close()

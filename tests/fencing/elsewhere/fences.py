@@ -1,0 +1,28 @@
+"""Fences as two holders of one key have them: the earlier one has slept, and was replaced."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from taskguard import Fence, Guard
+from taskguard.policy import Policy
+from taskguard.store import Ending
+from taskguard.work import Work
+
+
+def fence(guard: Guard, key: str = "", *, idempotency_key: str | None = None) -> Fence:
+    """A fence of a claim that nobody renews, with a token higher than those before."""
+    policy = Policy.of(lease=30, keep_for=60)
+    work = guard.begin(
+        guard.new_claim(key or uuid4().hex, uuid4().hex, policy), policy, idempotency_key=idempotency_key
+    )
+    assert isinstance(work, Work)
+    guard.store.release(work.lease, Ending(keep_for=60))
+    return work.fence
+
+
+def succession(guard: Guard, key: str = "job", *, idempotency_key: str = "order 7") -> tuple[Fence, Fence]:
+    """The fences of an earlier holder and of the one that took over, for the same work."""
+    stale, newer = (fence(guard, key, idempotency_key=idempotency_key) for _ in range(2))
+    assert stale.token < newer.token
+    return stale, newer
