@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -26,9 +27,12 @@ from tests.rq import jobs
 from tests.rq.bodies import DIRECTORY, gate_path, ledger_path
 from tests.waiting import wait_until
 
+ENTRIES = "TASKGUARD_TEST_ENTRIES"
+"""The environment variable that tells a cron what to run."""
 ROOT = Path(__file__).parents[2]
 OURS = "taskguard.rq.GuardedWorker"
 PLAIN = "rq.Worker"
+CONFIG = "tests.rq.cron_config"
 
 
 class WorkerProcess:
@@ -135,6 +139,18 @@ class Scene:
         if wait and command == "worker":
             worker.wait_for_log("Listening on" if "--quiet" in options else "subscribing to channel")
         return worker
+
+    def start_cron(self, entries: Sequence[dict[str, Any]], *line: str) -> WorkerProcess:
+        """One process of the cron, ours unless *line* says another; it runs the entries on this test's queue."""
+        program = line or ("taskguard.cli", "rq-cron", "-u", self.url, "--republish-after", "1", CONFIG)
+        told = [{"queue_name": self.queue.name, **entry} for entry in entries]
+        cron = WorkerProcess(
+            [sys.executable, "-m", *program],
+            self.directory / f"cron{len(self.workers)}.log",
+            {DIRECTORY: str(self.directory), "PYTHONUNBUFFERED": "1", ENTRIES: json.dumps(told)},
+        )
+        self.workers.append(cron)
+        return cron
 
     def burst(self, kind: str = OURS, *options: str) -> WorkerProcess:
         """A worker that does what there is to do, and ends."""

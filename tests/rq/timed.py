@@ -1,0 +1,49 @@
+"""Functions that a cron runs: they write down which slot they are for."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from taskguard import Fence, current_fence
+from taskguard.rq import singleton_task
+from tests.rq import bodies
+
+
+def _write(name: str, fence: Fence | None, **facts: Any) -> None:
+    at = fence.scheduled_for.timestamp() if fence and fence.scheduled_for else None
+    bodies.note("ran", name=name, slot=at, schedule=fence.schedule if fence else None, **facts)
+
+
+def plain(name: str, then: str = "") -> None:
+    """Knows nothing of a guard."""
+    _write(name, current_fence())
+    if then == "wait":
+        bodies.wait_at("gate")
+    if then == "die":
+        os.kill(os.getpid(), 9)
+    if then == "fail":
+        raise RuntimeError(name)
+    if then == "linger":
+        time.sleep(2.5)
+    bodies.note("end", name=name)
+
+
+def plain_with_fence(name: str, fence: Fence) -> None:
+    _write(name, fence, key=fence.idempotency_key)
+
+
+@singleton_task(key="name", lease=20)
+def guarded(name: str, fence: Fence, then: str = "") -> None:
+    _write(name, fence, key=fence.idempotency_key)
+    if then == "wait":
+        bodies.wait_at("gate")
+
+
+@singleton_task(key="name", hold="running", on_conflict="wait", lease=2)
+def brief(name: str, fence: Fence, then: str = "") -> str:
+    _write(name, fence)
+    if then == "wait":
+        bodies.wait_at("gate")
+    return "done"
