@@ -35,14 +35,14 @@ def plain_with_fence(name: str, fence: Fence) -> None:
 
 
 @singleton_task(key="name", lease=20)
-def guarded(name: str, fence: Fence, then: str = "") -> None:
+def guarded(name: str, then: str = "", *, fence: Fence) -> None:
     _write(name, fence, key=fence.idempotency_key)
     if then == "wait":
         bodies.wait_at("gate")
 
 
 @singleton_task(key="name", hold="running", on_conflict="wait", lease=2)
-def brief(name: str, fence: Fence, then: str = "") -> str:
+def brief(name: str, then: str = "", *, fence: Fence) -> str:
     _write(name, fence)
     if then == "wait":
         bodies.wait_at("gate")
