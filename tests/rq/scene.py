@@ -69,7 +69,8 @@ class WorkerProcess:
 
     def pause(self) -> None:
         for process in [psutil.Process(self.pid), *self._family()]:
-            process.suspend()
+            with suppress(psutil.NoSuchProcess):  # a horse that has just ended
+                process.suspend()
 
     def resume(self) -> None:
         for process in [psutil.Process(self.pid), *self._family()]:
@@ -140,14 +141,16 @@ class Scene:
             worker.wait_for_log("Listening on" if "--quiet" in options else "subscribing to channel")
         return worker
 
-    def start_cron(self, entries: Sequence[dict[str, Any]], *line: str) -> WorkerProcess:
+    def start_cron(
+        self, entries: Sequence[dict[str, Any]], *line: str, environment: dict[str, str] | None = None
+    ) -> WorkerProcess:
         """One process of the cron, ours unless *line* says another; it runs the entries on this test's queue."""
         program = line or ("taskguard.cli", "rq-cron", "-u", self.url, "--republish-after", "1", CONFIG)
         told = [{"queue_name": self.queue.name, **entry} for entry in entries]
         cron = WorkerProcess(
             [sys.executable, "-m", *program],
             self.directory / f"cron{len(self.workers)}.log",
-            {DIRECTORY: str(self.directory), "PYTHONUNBUFFERED": "1", ENTRIES: json.dumps(told)},
+            {DIRECTORY: str(self.directory), "PYTHONUNBUFFERED": "1", ENTRIES: json.dumps(told), **(environment or {})},
         )
         self.workers.append(cron)
         return cron

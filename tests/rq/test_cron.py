@@ -213,6 +213,16 @@ def test_a_guarded_function_learns_its_slot_at_any_worker(scene: Scene, hand: Ha
     assert hand.look(1) == 1  # and its end is known
 
 
+def test_a_worker_that_does_not_fork_claims_slots_too(scene: Scene, hand: Hand):
+    hand.register()
+    hand.look(1)
+    (job_id,) = scene.queue.job_ids
+    scene.queue.push_job_id(job_id)
+    scene.burst("taskguard.rq.GuardedSimpleWorker")
+
+    assert [line["schedule"] for line in scene.ledger.lines("ran")] == ["tests.rq.timed.plain"]
+
+
 def test_a_second_message_of_a_slot_does_not_run(scene: Scene, hand: Hand):
     hand.register()
     hand.look(1)
@@ -334,6 +344,32 @@ def test_a_job_that_rq_gives_up_keeps_nobody_waiting(scene: Scene, hand: Hand, e
     getattr(Job.fetch(job_id, scene.connection), end)()
 
     assert hand.look(1) == 1
+
+
+def test_a_returned_retry_is_of_the_same_slot(scene: Scene, hand: Hand):
+    hand.register(timed.plain, "hourly", "retry")
+    hand.look(1)
+    scene.burst()
+
+    first, second = scene.ledger.lines("ran")
+    assert first["slot"] == second["slot"] and first["job_id"] == second["job_id"]
+    assert hand.look(1) == 1
+
+
+def test_a_slot_waits_for_the_key_of_its_function(scene: Scene, hand: Hand):
+    """Its own key is guarded as ever; while the job is put back for it, so is its slot."""
+    scene.start_worker()
+    scene.queue.enqueue(timed.brief, "one", "wait")
+    scene.ledger.wait_for("ran")
+    hand.register(timed.brief, "one")
+    hand.look(1)
+    waits = scene.start_worker()
+    wait_until(lambda: waits.log().count("timed.brief('one') (") == 2, what="it comes a second time")
+    assert hand.look(1) == 0  # it is still the run of its entry
+    scene.open()
+
+    _, second = scene.ledger.wait_for("ran", 2)
+    assert second["slot"] * 1_000_000 == hand.start + 3_600_000_000
 
 
 # -- overlap -----------------------------------------------------------------------------------------------------------

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import Any
+
+from rq.job import Retry
 
 from taskguard import Fence, current_fence
 from taskguard.rq import singleton_task
@@ -16,18 +17,20 @@ def _write(name: str, fence: Fence | None, **facts: Any) -> None:
     bodies.note("ran", name=name, slot=at, schedule=fence.schedule if fence else None, **facts)
 
 
-def plain(name: str, then: str = "") -> None:
+def plain(name: str, then: str = "") -> Retry | None:
     """Knows nothing of a guard."""
     _write(name, current_fence())
+    if then == "retry" and not bodies.noted("retried"):
+        bodies.note("retried")
+        return Retry(max=1)
     if then == "wait":
         bodies.wait_at("gate")
     if then == "die":
         os.kill(os.getpid(), 9)
     if then == "fail":
         raise RuntimeError(name)
-    if then == "linger":
-        time.sleep(2.5)
     bodies.note("end", name=name)
+    return None
 
 
 def plain_with_fence(name: str, fence: Fence) -> None:
