@@ -39,8 +39,9 @@ from taskguard.errors import (
 )
 from taskguard.guard import Guard, new_attempt
 from taskguard.outcomes import NotKept
-from taskguard.places import next_of, place_of, run_of
+from taskguard.places import job_of, next_of, place_of, run_of
 from taskguard.policy import Policy
+from taskguard.schedule import Note
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Held, How
 from taskguard.work import Work
 
@@ -73,6 +74,7 @@ class Run:
         self.message = Message(task)
         self.request = self.message.request
         self.id = self.message.id
+        self.note = Note.of(self.message.headers.slot)
         self.held_back: list[Call] = []
         """Messages under this very id that the body wants sent (a retry, a replacement): they leave after it."""
         self.was_held = False
@@ -130,6 +132,8 @@ class Run:
         self.key = self.headers.key
         self.place = self.headers.place or place_of(self.policy, self.key)
         self.name = run_of(self.policy, self.key, self.headers.join or self.id)
+        if self.note is not None and self.note.overlap == "allow_all":
+            self.name = job_of(self.key, self.id)
 
     def _claim(self) -> Claim:
         return self.guard.new_claim(
@@ -153,7 +157,15 @@ class Run:
         self.claim = claim
         headers = self.headers
         by_key = self.id if self.policy.on_done == "rerun" else self.key
-        answer = self.guard.begin(claim, self.policy, idempotency_key=headers.idempotency_key or by_key)
+        if self.note is not None:
+            by_key = self.note.key
+        answer = self.guard.begin(
+            claim,
+            self.policy,
+            idempotency_key=headers.idempotency_key or by_key,
+            scheduled_for=self.note.scheduled_for if self.note else None,
+            schedule=self.note.schedule if self.note else "",
+        )
         if isinstance(answer, Work) or not self.policy.enforce:
             return answer
         if headers.idempotency_key and answer.payload and headers.payload != answer.payload:
@@ -167,6 +179,8 @@ class Run:
 
     def _conflict(self) -> str:
         conflict = self.policy.on_conflict.run
+        if self.note is not None:  # of a scheduled job that is the schedule's to say
+            return "skip" if self.note.overlap == "skip" else "wait"
         if conflict == "skip" and (self.policy.hold == "one_queued_one_running" or self._is_the_next()):
             return "wait"  # it has a place in the queue for the very purpose of running after the other one
         return conflict

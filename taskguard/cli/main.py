@@ -12,6 +12,8 @@ from taskguard.errors import ConfigurationError, StoreError, TaskguardError
 
 COMMANDS: dict[str, str] = {
     # command: the module that has it as `command`
+    "backfill": "taskguard.cli.backfill",
+    "rq-backfill": "taskguard.cli.rq_backfill",
     "rq-cron": "taskguard.cli.rq_cron",
 }
 

@@ -24,6 +24,7 @@ from taskguard.rq.publishing import Publisher
 from taskguard.rq.timetable import OPTIONS, entry_of
 from taskguard.schedule import ScheduledEntry, Slot, Timekeeper, Timing
 from taskguard.schedule.boundaries import moment_of
+from taskguard.store import Store
 
 LONGEST_SLEEP = 60.0
 """As RQ: its list of schedulers forgets one that is not heard of for twice as long."""
@@ -51,12 +52,20 @@ class GuardedCronScheduler(CronScheduler):
         self._keeper = Timekeeper(
             self._guard.store, listeners=self._guard.listeners, republish_after=republish_after, queued_for=queued_for
         )
-        self._publisher = Publisher(connection, self._guard, namespace, republish_after)
-        self._entries: dict[str, tuple[ScheduledEntry, CronJob]] = {}
+        self.publisher = Publisher(connection, self._guard, namespace, republish_after)
+        self.entries: dict[str, tuple[ScheduledEntry, CronJob]] = {}
         self._look_at: dict[str, float] = {}
         self._problems: list[Exception] = []
         self._is_looking = False
         self._is_to_stop = False
+
+    @property
+    def store(self) -> Store:
+        return self._guard.store
+
+    def now(self) -> int:
+        """Microseconds since 1970, by the clock that all schedulers go by."""
+        return self._keeper.clock.now()
 
     # -- what there is ---------------------------------------------------------------------------------------------
 
@@ -68,10 +77,10 @@ class GuardedCronScheduler(CronScheduler):
             self._cron_jobs.remove(cron_job)
             self._problems.append(error)
             raise
-        if entry.label in self._entries:
+        if entry.label in self.entries:
             self.log.warning("%s is registered twice, with all that it says; it runs once", entry.name)
             return cron_job
-        self._entries[entry.label] = entry, cron_job
+        self.entries[entry.label] = entry, cron_job
         return cron_job
 
     def load_config_from_file(self, config_path: str) -> None:
@@ -86,10 +95,10 @@ class GuardedCronScheduler(CronScheduler):
     def enqueue_jobs(self) -> list[CronJob]:
         enqueued = []
         with self._not_to_be_interrupted():
-            for label, (entry, cron_job) in self._entries.items():
+            for label, (entry, cron_job) in self.entries.items():
                 if self._look_at.get(label, 0.0) <= time.monotonic() and self._look(label, entry, cron_job):
                     enqueued.append(cron_job)
-            self._keeper.forget_all_but([entry for entry, _ in self._entries.values()])
+            self._keeper.forget_all_but([entry for entry, _ in self.entries.values()])
         return enqueued
 
     def _look(self, label: str, entry: ScheduledEntry, cron_job: CronJob) -> bool:
@@ -97,13 +106,13 @@ class GuardedCronScheduler(CronScheduler):
         published = []
 
         def publish(slot: Slot) -> None:
-            self._publisher.publish(cron_job, slot)
+            self.publisher.publish(cron_job, slot)
             published.append(slot)
 
         try:
             if entry.is_exclusive:
                 keep_for = entry.keep_slots_for(time.time_ns() // 1000)
-                self._publisher.end_if_over(self._guard.store.get(entry.slot(0).run_key), keep_for)
+                self.publisher.end_if_over(self.store.get(entry.slot(0).run_key), keep_for)
             pause = self._keeper.look(entry, publish)
         except (StoreError, RedisError) as error:
             self.log.error("%s: %s; again in %s s", entry.name, error, TRY_AGAIN)

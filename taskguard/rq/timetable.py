@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 import pickle
 import re
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from hashlib import blake2b
-from typing import Any
 
 from croniter import CroniterBadDateError, croniter
 from rq.cron import CronJob
@@ -88,9 +86,11 @@ def _arguments(job: CronJob) -> str:
     try:
         return json.dumps([job.args, job.kwargs], sort_keys=True)
     except (TypeError, ValueError):
-        # Sets, and objects that hold some, are pickled in another order by each process; then give the job a name.
-        return blake2b(_pickled(job.args, job.kwargs), digest_size=16, usedforsecurity=False).hexdigest()
+        return blake2b(_pickled(job), digest_size=16, usedforsecurity=False).hexdigest()
 
 
-def _pickled(args: Any, kwargs: Mapping[str, Any]) -> bytes:
-    return pickle.dumps((args, sorted(kwargs.items())), protocol=4)
+def _pickled(job: CronJob) -> bytes:
+    try:
+        return pickle.dumps((job.args, sorted(job.kwargs.items())), protocol=4)
+    except Exception as error:  # whatever an object does when it is pickled: its job could not be enqueued either
+        raise ConfigurationError(f"{job.func_name}: its arguments cannot be written down ({error})") from error

@@ -41,7 +41,7 @@ REFRESH = 86400.0
 MOST_WATCHED = 50
 LONGEST_LOSS = 8
 """A scheduler that starts looks whether messages were lost: of so many slots at most, in so many `republish_after`."""
-JUST_NOW = 60.0
+JUST_NOW = 15.0
 """An entry that appears in a running scheduler was made known so lately by another that saw it first."""
 
 Publish = Callable[[Slot], None]

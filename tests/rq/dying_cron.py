@@ -22,16 +22,16 @@ def main() -> None:
     point, url = sys.argv[1:]
     scheduler = GuardedCronScheduler(redis.Redis.from_url(url), republish_after=2)
     keeper: Any = Timekeeper
-    publish = scheduler._publisher.publish
+    publish = scheduler.publisher.publish
 
     def publish_and_die(*facts: Any) -> None:
         publish(*facts)
         _die()
 
     if point == "before it publishes":
-        scheduler._publisher.publish = _die  # type: ignore[method-assign]
+        scheduler.publisher.publish = _die  # type: ignore[method-assign]
     elif point == "after it published":
-        scheduler._publisher.publish = publish_and_die  # type: ignore[method-assign]
+        scheduler.publisher.publish = publish_and_die  # type: ignore[method-assign]
     elif point == "before it moves the mark":
         said = keeper._say_published
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections import Counter
@@ -15,6 +16,7 @@ from rq.job import Job
 
 from taskguard.rq import GuardedCronScheduler
 from taskguard.schedule import Timing
+from taskguard.schedule.boundaries import moment_of
 from tests.rq import timed
 from tests.rq.scene import CONFIG, PLAIN, Scene, WorkerProcess
 from tests.servers import RedisServer
@@ -264,8 +266,8 @@ def test_the_record_of_a_job_is_not_written_again(scene: Scene, hand: Hand):
     scene.start_worker()
     scene.ledger.wait_for("ran")
     before = scene.connection.hgetall(Job.key_for(job_id))
-    ((entry, cron_job),) = hand.scheduler._entries.values()
-    hand.scheduler._publisher.publish(cron_job, entry.slot(hand.start + 3_600_000_000))
+    ((entry, cron_job),) = hand.scheduler.entries.values()
+    hand.scheduler.publisher.publish(cron_job, entry.slot(hand.start + 3_600_000_000))
 
     assert scene.connection.hgetall(Job.key_for(job_id)) == before
     assert scene.queue.count == 0
@@ -463,6 +465,34 @@ def test_a_default_for_those_who_do_not_say(scene: Scene):
     later.register()
 
     assert scene.queue.count == 3
+
+
+def test_slots_that_were_missed_are_made_up_for_and_only_those(scene: Scene):
+    first = Hand(scene)
+    first.hours = -3.5
+    first.register(overlap="allow_all", catch_up="none")
+    assert first.look(0.5) == 1  # three hours ago
+    scene.burst()
+    later = Hand(scene)
+    later.hours = 0.01
+    later.register(overlap="allow_all", catch_up="none")
+    assert not scene.queue.count
+    assert _backfill(scene, later) == ["done", "published", "published", "published"]
+    assert _backfill(scene, later) == ["done", "in progress", "in progress", "in progress"]
+    scene.burst()
+    found = slots(scene, "hourly")
+
+    assert _backfill(scene, later) == ["done", "done", "done", "done"]
+    assert found == [later.start / 1_000_000 - 3600 * hours for hours in (3, 2, 1, 0)]
+
+
+def _backfill(scene: Scene, hand: Hand) -> list[str]:
+    since, until = (moment_of(hand.start + hours * 3_600_000_000).isoformat() for hours in (-3, 6))
+    line = ["rq-backfill", "-u", scene.url, "tests.rq.timed.plain", CONFIG, "--json", "--from", since, "--to", until]
+    entries = [{"function": "plain", "args": ["hourly"], "interval": 3600, "overlap": "allow_all"}]
+    process = scene.start_cron(entries, "taskguard.cli", *line)
+    assert process.wait(30) == 0, process.log()
+    return [json.loads(text)["state"] for text in process.log().splitlines() if text.startswith("{")]
 
 
 # -- the process -------------------------------------------------------------------------------------------------------
