@@ -93,11 +93,17 @@ class Heartbeat(Forked):
     def __init__(self, store: Store, tell: Tell) -> None:
         self._store = store
         self._tell = tell
-        self.after_fork()
+        self._begin()
         watch_forks(self)
 
     def after_fork(self) -> None:
-        # The parent's leases are the parent's: its own thread goes on renewing them.
+        # The parent's leases are the parent's: its own thread goes on renewing them. If it had none, all is as new, and
+        # a child that lives for one job is spared the making of it.
+        if self._is_used:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._is_used = False
         # Weakly: whoever holds it keeps it. What a signal tore away on its way out is not renewed for ever.
         self._holdings: weakref.WeakSet[Holding] = weakref.WeakSet()
         self._lock = native.allocate_lock()
@@ -105,6 +111,7 @@ class Heartbeat(Forked):
         self._doubter = Alarm(self._doubt_due, self._next_doubt)
 
     def add(self, holding: Holding) -> None:
+        self._is_used = True  # before the lock is taken: a fork of another thread may come at any point
         with self._lock:
             self._holdings.add(holding)
         self._renewer.ring_by(holding.renew_at)
@@ -113,6 +120,8 @@ class Heartbeat(Forked):
             self._doubter.ring_by(holding.valid_until)
 
     def drop(self, holding: Holding) -> None:
+        if not self._is_used:
+            return  # a claim whose body never began
         with self._lock:
             self._holdings.discard(holding)
 

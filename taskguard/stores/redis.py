@@ -119,16 +119,16 @@ class RedisStore:
             keys.append(f"{entry}:{claim.join}")
         args += _rare(claim)
         reply = self._call(_CLAIM, keys, args)
-        if reply[0] == b"lease":
-            token, starts, took_over = reply[1:]
+        if isinstance(reply, bytes):
+            token, starts, took_over = reply.split()
             return Lease(
                 claim.key,
                 claim.owner,
                 claim.attempt,
-                token=token,
+                token=int(token),
                 state=claim.state,
-                starts=starts,
-                took_over=bool(took_over),
+                starts=int(starts),
+                took_over=took_over == b"1",
             )
         return _held(claim.key, reply) if reply[0] == b"held" else _completed(claim.key, reply)
 
@@ -356,12 +356,8 @@ def _is_sound_after(error: BaseException) -> bool:
 
 def _packed(command: Sequence[Any]) -> bytes:
     """The command as it goes over the wire, at a third of the driver's price."""
-    parts = [b"*%d\r\n" % len(command)]
-    for part in command:
-        if not isinstance(part, bytes):
-            part = part.encode() if isinstance(part, str) else b"%d" % part
-        parts.append(b"$%d\r\n%b\r\n" % (len(part), part))
-    return b"".join(parts)
+    words = [word if type(word) is bytes else str(word).encode() for word in command]
+    return b"*%d\r\n%b" % (len(words), b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words]))
 
 
 def _reply(connection: Any) -> Any:

@@ -23,6 +23,7 @@ class Worker(CeleryTestWorker):
         self._raw = container
         self._name = name
         self._queue = queue
+        self._celery_app = app
 
     @property
     def worker_name(self) -> str:
@@ -72,9 +73,17 @@ class Worker(CeleryTestWorker):
         self.wait_until_gone(timeout)
 
     def quit(self, timeout: float = 20.0) -> None:
-        """A cold shutdown."""
+        """A cold shutdown, in the middle of a body.
+
+        Celery cancels those that its parent process has heard of, and waits for the end of one that has just begun.
+        """
+        wait_until(self._has_active, what=f"{self._name} to know of what it runs")
         self.kill("SIGQUIT")
         self.wait_until_gone(timeout)
+
+    def _has_active(self) -> bool:
+        answers = self._celery_app.control.inspect([self._name], timeout=1).active() or {}
+        return any(answers.values())
 
     def wait_until_gone(self, timeout: float = 20.0) -> None:
         try:

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 import psutil
+import pytest
 import redis
 from rq import Worker
 from rq.job import Job
@@ -33,6 +34,10 @@ ROOT = Path(__file__).parents[2]
 OURS = "taskguard.rq.GuardedWorker"
 PLAIN = "rq.Worker"
 CONFIG = "tests.rq.cron_config"
+
+both_workers = pytest.mark.parametrize("kind", [OURS, PLAIN])
+mostly_ours = pytest.mark.parametrize("kind", [OURS, pytest.param(PLAIN, marks=pytest.mark.faults)])
+"""What takes its time: with a plain worker in the long runs only."""
 
 
 class WorkerProcess:

@@ -8,7 +8,7 @@ import pytest
 from rq import Queue, Repeat, Retry
 
 from tests.rq import jobs
-from tests.rq.scene import OURS, PLAIN, Scene
+from tests.rq.scene import Scene, mostly_ours
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
@@ -21,7 +21,13 @@ def _doomed(scene: Scene, step: str) -> Any:
 
 @pytest.mark.parametrize(
     ("step", "bodies"),
-    [("before claim", 1), ("after claim", 1), ("before complete", 2), ("after complete", 1), ("before requeue", 2)],
+    [
+        ("after claim", 1),
+        ("after complete", 1),
+        pytest.param("before claim", 1, marks=pytest.mark.faults),
+        pytest.param("before complete", 2, marks=pytest.mark.faults),
+        pytest.param("before requeue", 2, marks=pytest.mark.faults),
+    ],
 )
 def test_a_horse_that_dies_between_two_steps(scene: Scene, step: str, bodies: int):
     then = "fail once" if step == "before requeue" else "return"
@@ -33,7 +39,7 @@ def test_a_horse_that_dies_between_two_steps(scene: Scene, step: str, bodies: in
     scene.next_call_runs("one_and_one")
 
 
-@pytest.mark.parametrize("step", ["after claim", "before complete"])
+@pytest.mark.parametrize("step", [pytest.param("after claim", marks=pytest.mark.faults), "before complete"])
 def test_a_horse_that_dies_between_two_steps_and_is_not_retried_frees_its_key(scene: Scene, step: str):
     job = scene.call("more", value="kept")
     _doomed(scene, step)
@@ -42,7 +48,7 @@ def test_a_horse_that_dies_between_two_steps_and_is_not_retried_frees_its_key(sc
     scene.next_call_runs("more")
 
 
-@pytest.mark.parametrize("kind", [OURS, PLAIN])
+@mostly_ours
 @pytest.mark.parametrize("wipe", [False, True])
 def test_redis_is_restarted_while_a_job_waits_in_its_horse(
     make_scene: Any, own_redis: RedisServer, kind: str, wipe: bool
@@ -57,8 +63,10 @@ def test_redis_is_restarted_while_a_job_waits_in_its_horse(
     scene.passes(1)
     scene.open()
     if wipe:
-        wait_until(lambda: scene.status(second) is None and scene.queue.count == 0)
-        return  # RQ has no job any more, and none is brought back
+        # RQ has no job any more, and none is enqueued again. (One that was asking at that moment has its key.)
+        wait_until(lambda: scene.status(second) in (None, "finished") and scene.queue.count == 0)
+        scene.next_call_runs("waits")
+        return
 
     assert (scene.result(first, within=40), scene.result(second, within=40)) == (1, 2)
     assert scene.runs == 2 and not scene.overlaps

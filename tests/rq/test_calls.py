@@ -18,7 +18,7 @@ from rq.job import Job
 from taskguard import DuplicateTaskError, PayloadMismatchError
 from taskguard.rq import GuardedQueue
 from tests.rq import jobs
-from tests.rq.scene import OURS, PLAIN, Scene
+from tests.rq.scene import OURS, PLAIN, Scene, mostly_ours
 from tests.waiting import wait_until
 
 # -- duplicates --------------------------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ def test_raise_at_the_worker(scene: Scene):
     assert scene.runs == 1
 
 
-@pytest.mark.parametrize("kind", [OURS, PLAIN])
+@mostly_ours
 def test_wait_runs_all_of_them_one_at_a_time(scene: Scene, kind: str):
     scene.start_worker(kind)
     scene.start_worker(kind)
@@ -510,6 +510,7 @@ def test_enforce_false_only_counts(scene: Scene):
     scene.open()
 
 
+@pytest.mark.faults  # the guard asks for ten seconds each time; in short it is in test_store_away.py
 def test_the_store_cannot_be_asked(scene: Scene):
     scene.start_worker()
     job = scene.call("unguarded_store", value=1)

@@ -13,14 +13,12 @@ from rq.job import Callback, Job
 from rq.registry import FailedJobRegistry
 
 from tests.rq import jobs
-from tests.rq.scene import OURS, PLAIN, Scene
+from tests.rq.scene import OURS, PLAIN, Scene, both_workers, mostly_ours
 from tests.waiting import wait_until
 
 HASTY = "tests.rq.workers.HastyWorker"
 HASTY_OURS = "tests.rq.workers.HastyGuardedWorker"
 SCHEDULER = "--with-scheduler"
-
-both_workers = pytest.mark.parametrize("kind", [OURS, PLAIN])
 
 
 def results(job: Any) -> list[str]:
@@ -557,7 +555,7 @@ def test_a_leftover_copy_at_a_plain_worker_is_answered_again(scene: Scene):
     assert scene.runs == 1 and scene.result(job) == 1
 
 
-@both_workers
+@mostly_ours
 def test_a_second_copy_of_a_running_job_never_runs_beside_it(scene: Scene, kind: str):
     job = scene.call("short", gate="gate", value="one")
     scene.queue.push_job_id(job.id)

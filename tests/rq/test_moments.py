@@ -12,9 +12,8 @@ from rq.registry import FailedJobRegistry
 from taskguard.rq import twin
 from taskguard.store import Completed, Ending, Held, Lease
 from tests.rq import jobs
-from tests.rq.scene import OURS, PLAIN, Scene
+from tests.rq.scene import Scene, both_workers
 
-both_workers = pytest.mark.parametrize("kind", [OURS, PLAIN])
 HASTY_OURS = "tests.rq.workers.HastyGuardedWorker"
 
 

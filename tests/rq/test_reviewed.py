@@ -15,10 +15,8 @@ from rq.job import Callback
 
 from taskguard.rq import GuardedQueue, GuardedSimpleWorker, GuardedWorker, twin
 from tests.rq import jobs, slow
-from tests.rq.scene import OURS, PLAIN, Scene
+from tests.rq.scene import OURS, Scene, both_workers, mostly_ours
 from tests.waiting import wait_until
-
-both_workers = pytest.mark.parametrize("kind", [OURS, PLAIN])
 
 
 def _seen_long_ago(scene: Scene, job: Any) -> None:
@@ -96,7 +94,7 @@ def test_a_job_found_stuck_by_the_worker_that_ran_its_id_before(scene: Scene):
     assert scene.status(job) == "failed" and scene.state() == "free"
 
 
-@both_workers
+@mostly_ours
 def test_a_second_copy_that_was_put_back_does_not_run_what_failed(scene: Scene, kind: str):
     job = scene.call("short", "fail", gate="gate")
     scene.queue.push_job_id(job.id)
@@ -154,7 +152,7 @@ def test_a_job_that_is_given_up_while_it_waits_in_its_horse(scene: Scene, how: s
 # -- a lease, and a name -----------------------------------------------------------------------------------------------
 
 
-@both_workers
+@mostly_ours
 def test_a_body_that_holds_longer_than_it_may_is_not_run_for_ever(scene: Scene, kind: str):
     scene.start_worker(kind)
     job = scene.call("brief", gate="never")

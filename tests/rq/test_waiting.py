@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from rq import Retry
 
-from tests.rq.scene import OURS, PLAIN, Scene
+from tests.rq.scene import Scene, mostly_ours
 from tests.waiting import wait_until
 
-both_workers = pytest.mark.parametrize("kind", [OURS, PLAIN])
 TIMED = "tests.rq.workers.TimerWorker"
 
 
@@ -21,7 +19,7 @@ def _starts_to_wait(scene: Scene, name: str = "waits", **options: object) -> obj
     return job
 
 
-@both_workers
+@mostly_ours
 def test_the_time_that_it_waits_is_not_taken_from_its_own(scene: Scene, kind: str):
     scene.start_worker(kind), scene.start_worker(kind)
     job = _starts_to_wait(scene, then="sleep two seconds", value="whole", job_timeout=3)
@@ -52,7 +50,7 @@ def test_where_its_time_cannot_be_stopped_it_comes_again_with_all_of_it(scene: S
     assert scene.result(job) == "whole" and scene.runs == 2
 
 
-@both_workers
+@mostly_ours
 def test_what_others_write_to_it_meanwhile_stays(scene: Scene, kind: str):
     scene.start_worker(kind), scene.start_worker(kind)
     job = _starts_to_wait(scene, value="second", retry=Retry(max=3))

@@ -49,7 +49,7 @@ def test_a_killed_horse_that_was_spawned(scene: Scene):
     assert [line["starts"] for line in scene.begun(2)] == [1, 2]
 
 
-@pytest.mark.parametrize("kind", [SIMPLE, SPAWN])
+@pytest.mark.parametrize("kind", [SIMPLE, pytest.param(SPAWN, marks=pytest.mark.faults)])
 def test_a_job_that_waits_is_put_back(scene: Scene, kind: str):
     scene.start_worker(kind)
     scene.start_worker(kind)
@@ -108,9 +108,9 @@ def _facts(scene: Scene, kind: str, queue: Any, then: str, **options: Any) -> An
         ("return", {}),
         ("fail", {}),
         ("fail", {"retry": Retry(max=1)}),
-        ("return Retry once", {}),
+        pytest.param("return Retry once", {}, marks=pytest.mark.faults),
         ("die", {}),
-        ("sleep", {"job_timeout": 1}),
+        pytest.param("sleep", {"job_timeout": 1}, marks=pytest.mark.faults),
     ],
 )
 def test_jobs_that_are_not_guarded_are_as_before(scene: Scene, then: str, options: dict[str, Any]):

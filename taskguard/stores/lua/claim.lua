@@ -1,8 +1,8 @@
 -- KEYS: entry, own receipt, [receipt of the twin to join]
 -- ARGV: owner, attempt, state, lease, keep_for,
 --       [copy_for, copy, payload, skip, reuse, owner of the twin, floor, replace_queued, stamp]
--- Answers {'lease', token, starts, took_over}
---      or {'held', owner, attempt, token, state, since, remaining, payload, publish, stamp}
+-- Answers 'token starts took_over' if it is granted: the usual answer is one short text, the cheapest to read;
+--      else {'held', owner, attempt, token, state, since, remaining, payload, publish, stamp}
 --      or {'completed', owner, how, token, at, outcome, twin, answered, payload}
 local owner, attempt, state = ARGV[1], ARGV[2], ARGV[3]
 local lease, keep = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -25,11 +25,11 @@ if not (entry or own or KEYS[3]) then
     save(KEYS[1], {
         state, owner, attempt, token, now, now + lease, keep, starts, false, payload, '', 0, 0, 0, '', {}, false, false,
     }, now + lease + keep, now)
-    return {'lease', token, starts, 0}
+    return string.format('%.0f %d 0', token, starts)
 end
 
 local function leased(granted)
-    return {'lease', granted[TOKEN], granted[STARTS], granted[TOOK_OVER] and 1 or 0}
+    return string.format('%.0f %d %d', granted[TOKEN], granted[STARTS], granted[TOOK_OVER] and 1 or 0)
 end
 
 local function completed(by, receipt)
