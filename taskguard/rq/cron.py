@@ -117,6 +117,9 @@ class GuardedCronScheduler(CronScheduler):
         except (StoreError, RedisError) as error:
             self.log.error("%s: %s; again in %s s", entry.name, error, TRY_AGAIN)
             pause = TRY_AGAIN
+        except Exception:  # a job that cannot be written, say: the others go on
+            self.log.exception("%s: its job is not enqueued; again in %s s", entry.name, TRY_AGAIN)
+            pause = TRY_AGAIN
         self._look_at[label] = time.monotonic() + pause
         if published:
             cron_job.latest_enqueue_time = published[-1].scheduled_for
@@ -145,6 +148,9 @@ class GuardedCronScheduler(CronScheduler):
             super().save(pipeline)
         except RedisError as error:
             self.log.error("Redis does not answer: %s", error)
+
+    save_jobs_data = save
+    """What RQ 2.8 calls it."""
 
     @contextmanager
     def _not_to_be_interrupted(self) -> Iterator[None]:

@@ -22,7 +22,7 @@ from taskguard.rq.delivery import Delivery
 from taskguard.rq.guarding import JobGuard, guard_of
 from taskguard.rq.note import NAMESPACE, Note
 from taskguard.rq.noted import NotedJob, PutBack, noted
-from taskguard.rq.obtaining import MARGIN, Obtaining
+from taskguard.rq.obtaining import MARGIN, Obtaining, SlotSkipped
 from taskguard.rq.owner import next_owner
 from taskguard.rq.run import Run
 from taskguard.rq.twin import end_queued
@@ -48,13 +48,6 @@ def run_in_slot(job: NotedJob, call: Callable[[], Any]) -> Any:
         return call() if slot is None else _SlotRun(job, _SlotGuard(job, slot, call))((), {})
     finally:
         job.is_in_slot = False
-
-
-class _Skipped(Exception):  # noqa: N818 - no error: an earlier run lasts, and `overlap` says that this is none
-    def __init__(self, held: Held | None) -> None:
-        super().__init__(held)
-        self.held = held
-        """Whose run lasts; None if that was said before, and this is a second message."""
 
 
 class _SlotGuard(JobGuard):
@@ -140,7 +133,7 @@ class _SlotObtaining(Obtaining):
     def _patience_with(self, held: Held) -> float:
         it = self._it
         if gives_up(it.slot, held, self._claim(), it.guard.store) and not it.is_this_job(held.owner):
-            raise _Skipped(held)
+            raise SlotSkipped(held)
         return min(it.policy.lease + MARGIN, LONGEST_WAIT)
 
 
@@ -153,7 +146,7 @@ class _SlotRun(Run):
     def __call__(self, args: Any, kwargs: Any) -> Any:
         try:
             return self._run(args, kwargs)
-        except _Skipped as skipped:
+        except SlotSkipped as skipped:
             if skipped.held is not None:
                 self._tell_of(skipped.held)
             return None
@@ -161,10 +154,12 @@ class _SlotRun(Run):
     def _obtain(self) -> Work | Completed | PutBack:
         found = _SlotObtaining(self.it)()
         if isinstance(found, Completed) and found.how == "skipped":
-            raise _Skipped(None)
+            raise SlotSkipped(None)
         return found
 
     def _fail(self, work: Work, error: BaseException) -> bool:
+        if isinstance(error, SlotSkipped):
+            return work.release("skipped")
         return work.release_quietly() if isinstance(error, NothingToTell) else super()._fail(work, error)
 
     def _tell_of(self, held: Held) -> None:

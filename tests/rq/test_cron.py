@@ -121,7 +121,7 @@ def _worker(scene: Scene) -> WorkerProcess:
 
 def _unfinished(scene: Scene) -> list[str]:
     found = []
-    for key in scene.connection.keys("rq:job:*"):
+    for key in scene.connection.scan_iter("rq:job:*", _type="hash"):
         origin, status = scene.connection.hmget(key, "origin", "status")
         if origin == scene.queue.name.encode() and status in (b"queued", b"started"):
             found.append(key)
@@ -418,6 +418,22 @@ def test_slots_that_came_while_an_earlier_run_lasted(scene: Scene):
 
     assert one[1] >= one[0] + 2 and not twice(one)  # the latest of them
     assert not gaps(every, 1) and not twice(every)
+
+
+def test_a_slot_that_meets_a_twin_of_its_function_is_skipped_at_once(scene: Scene, hand: Hand):
+    """Nobody waits for the outcome of a scheduled job, so it joins nobody, and keeps no worker waiting."""
+    scene.start_worker()
+    scene.queue.enqueue(timed.guarded, "one", "wait")
+    scene.ledger.wait_for("ran")
+    hand.register(timed.guarded, "one")
+    hand.look(1)
+    (job_id,) = scene.queue.job_ids
+    scene.burst()
+
+    assert scene.connection.hget(Job.key_for(job_id), "status") == b"finished"
+    assert scene.ledger.count("ran") == 1
+    assert hand.look(1) == 1
+    scene.open()
 
 
 def test_cancel_other_ends_the_earlier_run(scene: Scene, hand: Hand):
