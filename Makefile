@@ -27,13 +27,16 @@ $(VENV)/.ready: pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -e '.[redis,postgresql,celery,rq,cli]' --group lint --group test --group servers
 	$(BIN)/python -m tests.servers.setup
+	@# Built from source, with the headers that the line before has brought where it could.
+	$(BIN)/python -m pip install --quiet mysqlclient || echo "mysqlclient: not built, its tests are skipped"
 	@touch $@
 
 $(OLDEST)/.ready: pyproject.toml
 	$(PY_OLD) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --upgrade pip
 	$(OLDEST)/bin/python -m pip install --quiet -e . --group test --group servers \
-		'redis==5.0.0' 'psycopg[binary]==3.2.1' 'celery[redis]==5.4.0' 'kombu[redis]==5.3.7' 'rq==2.8.0'
+		'redis==5.0.0' 'psycopg[binary]==3.2.1' 'celery[redis]==5.4.0' 'kombu[redis]==5.3.7' 'rq==2.8.0' \
+		'sqlalchemy==1.4.48' 'django==4.2' 'pymysql==1.1.0' 'psycopg2-binary==2.9.9'
 	@touch $@
 
 $(NEWEST)/.ready: pyproject.toml
@@ -60,12 +63,13 @@ VERSIONS := tests/guard tests/unit tests/stores --deselect tests/stores/test_con
 	-k 'not TestRedis6 and not TestPgBouncer and not TestMemoryStore and not rabbitmq'
 
 oldest: $(OLDEST)/.ready
-	$(OLDEST)/bin/python -m pytest -q -n 2 $(VERSIONS) tests/celery tests/rq tests/fencing/elsewhere/test_redis_resource.py
+	$(OLDEST)/bin/python -m pytest -q -n 2 $(VERSIONS) tests/celery tests/rq tests/fencing/test_*.py \
+		tests/fencing/elsewhere/test_redis_resource.py
 
 # The queues are those of the main environment, on another Python.
 newest: $(NEWEST)/.ready
 	$(NEWEST)/bin/python -m pytest -q -n 2 $(VERSIONS) tests/celery/test_calls.py tests/celery/test_decorator.py \
-		tests/celery/test_events.py tests/rq/test_calls.py tests/rq/test_decorator.py
+		tests/celery/test_events.py tests/rq/test_calls.py tests/rq/test_decorator.py tests/fencing/test_protect.py
 
 bite: $(VENV)/.ready
 	$(BIN)/python -m pytest -q -n 2 --bite -m safety tests/safety tests/celery
@@ -74,13 +78,14 @@ faults: $(VENV)/.ready
 	$(BIN)/python -m pytest -n 2 -m faults --timeout 1800
 
 demo: $(VENV)/.ready
-	$(BIN)/python -m taskguard.demo
+	$(BIN)/taskguard demo
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --group peers
 	$(BIN)/python benchmarks/locks.py
 	$(BIN)/python benchmarks/celery_tasks.py
 	$(BIN)/python benchmarks/rq_jobs.py
+	$(BIN)/python benchmarks/effects.py
 
 clean:
 	rm -rf $(VENV) $(OLDEST) $(NEWEST) .pytest_cache .mypy_cache .ruff_cache dist

@@ -10,6 +10,8 @@ TaskguardError
 ├── PayloadMismatchError                   one idempotency key, two different sets of arguments
 ├── LeaseLostError                         this holder was replaced, or can no longer be sure that it was not
 ├── StaleFenceError                        a resource has seen a higher token than this holder's: it refuses
+├── VersionConflictError                   a row was changed by another since it was read
+├── RowCountError                          an update was to change so many rows, and found others, or none
 ├── TooManyStartsError                     a job whose workers died max_starts times
 ├── EarlierFailureError                    the work was done before, and failed; the failure is what was kept
 └── OutcomeNotKeptError                    the work was done before; that is known, its result is not
@@ -142,6 +144,40 @@ class StaleFenceError(TaskguardError):
         return (
             f"{self.key}: the token {self.token} is stale, {self.resource} has seen {self.mark}; "
             "roll back, the work is a newer holder's"
+        )
+
+
+class VersionConflictError(TaskguardError):
+    """A row was changed by another since its version was read. Nothing was written; read it again and decide anew."""
+
+    def __init__(self, resource: str, expected: int, found: int) -> None:
+        super().__init__(resource, expected, found)
+        self.resource = resource
+        self.expected = expected
+        self.found = found
+
+    def __str__(self) -> str:
+        return (
+            f"{self.resource} has version {self.found}, not {self.expected}: another has changed it meanwhile; "
+            "roll back, read it again and decide anew"
+        )
+
+
+class RowCountError(TaskguardError):
+    """An update was to change so many rows, and its condition is true for another number of them, perhaps for none."""
+
+    def __init__(self, resource: str, expected: int, found: int) -> None:
+        super().__init__(resource, expected, found)
+        self.resource = resource
+        self.expected = expected
+        self.found = found
+
+    def __str__(self) -> str:
+        if not self.found:
+            return f"{self.resource}: there is no such row; roll back, and look at the condition of the update"
+        return (
+            f"{self.resource}: the condition is true for {self.found} rows, not for {self.expected}; roll back, and "
+            "say rows= if that many are meant"
         )
 
 

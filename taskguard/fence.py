@@ -7,15 +7,25 @@ import sys
 import threading
 from contextvars import ContextVar
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taskguard.errors import LeaseLostError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from taskguard.fencing.effects import Once
     from taskguard.heartbeat import Holding
     from taskguard.store import Store
+
+
+class Effects(NamedTuple):
+    """What `once` remembers the effects of one piece of work by."""
+
+    key: str
+    owner: str
+    """Whose they are: when *keep_for* is over, work of another owner under the same key is other work."""
+    keep_for: float
 
 
 class Fence:
@@ -32,10 +42,12 @@ class Fence:
         store: Store,
         ask: Callable[[Holding], None],
         idempotency_key: str,
+        effects: Effects,
         scheduled_for: datetime | None = None,
         schedule: str = "",
     ) -> None:
         self._holding = holding
+        self._effects = effects
         self._store = store
         self._ask = ask
         self._where = where()
@@ -96,6 +108,26 @@ class Fence:
             raise LeaseLostError(self.key, self.token, True) from error
         if self._holding.lost or self._holding.remaining <= 0:
             raise LeaseLostError(self.key, self.token, not self._holding.lost)
+
+    def protect(self, connection: Any, resource: str | None = None) -> None:
+        """Raise `StaleFenceError` if a higher token has been at *resource*; else nobody lower gets in from now on.
+
+        One statement in the caller's own transaction, and best its first: a newer holder waits there until this
+        transaction has ended, and an older one is refused. *resource* is the key unless it is named.
+        """
+        from taskguard.fencing.marks import protect
+
+        protect(self, connection, resource)
+
+    def once(self, connection: Any, name: str | None = None) -> Once:
+        """True for one transaction that commits, through retries, redeliveries and takeovers; false for all others.
+
+        One statement in the caller's own transaction: the effect and the memory of it commit together, or neither
+        does. Work with several effects gives each a *name*.
+        """
+        from taskguard.fencing.effects import once
+
+        return once(self._effects, connection, name)
 
     def headers(self) -> dict[str, str]:
         """What to send with an HTTP request so that its receiver can refuse a repetition, or a stale holder."""

@@ -10,7 +10,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Literal, TypeVar
@@ -30,17 +30,21 @@ from taskguard.errors import (
 from taskguard.events import Event, Kind, Listener, Listeners, log
 from taskguard.fence import Fence, fence_held_here
 from taskguard.heartbeat import Heartbeat, Holding
+from taskguard.lone_fence import lone_fence
 from taskguard.outcomes import JsonOutcomes, Outcomes
 from taskguard.policy import Policy
 from taskguard.signatures import fence_parameter, runs_later
 from taskguard.store import TOKEN_LIMIT, Claim, Claimant, Completed, Held, Lease, Reuse, Store
 from taskguard.stores import open_store
+from taskguard.switch import is_off
 from taskguard.work import Work
 
 T = TypeVar("T")
 
 PATIENCE = 10.0
 """How long a store that does not answer is asked again before that is an error."""
+HEALINGS = 3
+"""How often work is begun again because a resource had seen a higher token than a store that lost its data gave it."""
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
 
@@ -113,6 +117,10 @@ class Guard:
         if nested is not None:
             yield nested
             return
+        if is_off():
+            with lone_fence(key, _owner()) as fence:
+                yield fence
+            return
         work = self._obtain(self.new_claim(key, _owner(), policy), policy)
         if isinstance(work, Completed):  # an owner made for this block cannot have ended before
             raise OutcomeNotKeptError(key, work.owner, "the key was settled by hand while it was being claimed")
@@ -120,8 +128,9 @@ class Guard:
             try:
                 with work as fence:
                     yield fence
-            except BaseException:
-                work.release_quietly()
+            except BaseException as error:
+                if work.release_quietly():
+                    self.raise_tokens(key, work.floor_after(error), policy)
                 raise
             if not work.release_quietly() and on_lost != "continue":
                 raise LeaseLostError(key, work.fence.token)
@@ -145,6 +154,7 @@ class Guard:
 
         A call that comes while another runs waits for its outcome, and takes its place if it has none. The result is
         kept as JSON: what JSON cannot say is given to the first caller, and later ones get `OutcomeNotKeptError`.
+        A run whose token a resource refuses although nobody replaced it is begun again, under a higher one.
         """
         if fence_held_here(self.store, _checked(key)) is not None:
             raise ConfigurationError(f"{key} is held by the very code that wants to run it: call the function itself")
@@ -163,26 +173,34 @@ class Guard:
             on_conflict="wait",
             wait_up_to=wait_up_to,
         )
-        claim = self.new_claim(key, _owner(), policy)
-        work = self._obtain(claim, policy, idempotency_key=key if on_done != "rerun" else claim.owner)
-        if isinstance(work, Completed):
-            return self._stored(work)  # type: ignore[no-any-return]
         name = fence_parameter(function)
-        try:
+        if is_off():
+            with lone_fence(key, _owner()) as fence:
+                return function(*args, **({name: fence} if name else {}))
+        owner, floor = _owner(), 0
+        for healing in range(HEALINGS + 1):
+            claim = self.new_claim(key, owner, policy, floor=floor)
+            work = self._obtain(claim, policy, idempotency_key=key if on_done != "rerun" else owner)
+            if isinstance(work, Completed):
+                return self._stored(work)  # type: ignore[no-any-return]
             try:
                 with work as fence:
                     value = function(*args, **({name: fence} if name else {}))
             except BaseException as error:
                 if isinstance(error, Exception) and not work.is_own_loss(error):
                     work.fail_quietly(error)
-                else:
-                    work.release_quietly()  # the process, or this run, is told to end: the work has not failed
-                raise
-            if not work.succeed(value):
-                raise LeaseLostError(key, work.fence.token)
-            return value
-        finally:
-            work.abandon()
+                    raise
+                is_newest = work.release_quietly()  # it has not failed: the process, or this run, is told to end
+                floor = work.floor_after(error)
+                if not floor or not is_newest or healing == HEALINGS:
+                    raise
+            else:
+                if not work.succeed(value):
+                    raise LeaseLostError(key, work.fence.token)
+                return value
+            finally:
+                work.abandon()
+        raise AssertionError("the last round returns or raises")
 
     # -- the engine ------------------------------------------------------------------------------------------------
 
@@ -202,6 +220,7 @@ class Guard:
         idempotency_key: str | None = None,
         scheduled_for: datetime | None = None,
         schedule: str = "",
+        effect_key: str | None = None,
         tell: bool = True,
         patience: float | None = None,
         before_too_many: Callable[[], None] = lambda: None,
@@ -209,12 +228,13 @@ class Guard:
         """Ask for the key, to run the body now if it is granted.
 
         Raises `TooManyStartsError`, after ending the job for good, if its workers died too often; what the queue must
-        know before that end is in the store is done by *before_too_many*.
+        know before that end is in the store is done by *before_too_many*. *effect_key* is what `fence.once` goes by,
+        where that is not the idempotency key.
         """
         asked, answer = self.ask(claim, tell=tell, patience=patience)
         if not isinstance(answer, Lease):
             return answer
-        work = Work(self, policy, answer, asked, idempotency_key or claim.owner, scheduled_for, schedule)
+        work = Work(self, policy, answer, asked, idempotency_key or claim.owner, scheduled_for, effect_key, schedule)
         if answer.starts > policy.max_starts:
             error = TooManyStartsError(claim.key, claim.owner, answer.starts, policy.max_starts)
             self.tell("too_many_starts", answer, token=answer.token, detail=str(error))
@@ -244,6 +264,18 @@ class Guard:
         done = self._patiently(verb, claimant, max(self.patience, patience))
         self.tell(kind if done else "refused", claimant, token=getattr(claimant, "token", 0))
         return done
+
+    def raise_tokens(self, key: str, floor: int, policy: Policy) -> None:
+        """A resource has seen the token *floor*, and this store, which lost its data, knows of none so high.
+
+        The next one who claims the key, wherever, gets a higher one. Whoever has it already is told by the resource.
+        """
+        if not floor:
+            return
+        with suppress(StoreError):
+            asked, answer = self.ask(self.new_claim(key, _owner(), policy, floor=floor), tell=False)
+            if isinstance(answer, Lease):
+                Work(self, policy, answer, asked, answer.owner).give_up()
 
     def tell(self, kind: Kind, claimant: Claimant, **facts: Any) -> None:
         self.listeners.tell(Event(kind=kind, key=claimant.key, owner=claimant.owner, **facts))

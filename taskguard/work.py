@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from taskguard import interrupt
 from taskguard.clocks import since_boot
-from taskguard.errors import LeaseLostError, StoreError
+from taskguard.errors import LeaseLostError, StaleFenceError, StoreError
 from taskguard.events import Kind
-from taskguard.fence import Fence, current_fences, make_current
+from taskguard.fence import Effects, Fence, current_fences, make_current
 from taskguard.heartbeat import Holding
 from taskguard.policy import Policy
-from taskguard.store import Ending, How, Lease
+from taskguard.store import TOKEN_LIMIT, Ending, How, Lease
 
 if TYPE_CHECKING:
     from taskguard.guard import Guard
@@ -32,6 +32,7 @@ class Work:
         asked: float,
         idempotency_key: str,
         scheduled_for: datetime | None = None,
+        effect_key: str | None = None,
         schedule: str = "",
     ) -> None:
         self._guard = guard
@@ -43,6 +44,9 @@ class Work:
             lease, seconds=policy.lease, asked=asked, on_lost=policy.on_lost, at_most=policy.hold_at_most
         )
         self.lease = lease
+        effect = effect_key or idempotency_key
+        # Work by a key may be done again, by another job, when its time is over; one and the same job's work never.
+        is_the_job_s = policy.on_done == "rerun" and effect == idempotency_key
         self.fence = Fence(
             self._holding,
             store=guard.store,
@@ -50,6 +54,7 @@ class Work:
             idempotency_key=idempotency_key,
             scheduled_for=scheduled_for,
             schedule=schedule,
+            effects=Effects(effect, effect if is_the_job_s else lease.owner, policy.keep),
         )
 
     def __enter__(self) -> Fence:
@@ -78,8 +83,20 @@ class Work:
         make_current(tuple(fence for fence in current_fences() if fence is not self.fence))
 
     def is_own_loss(self, error: BaseException) -> bool:
-        """Whether *error* says that this very claim was lost, and not another one within its body."""
-        return isinstance(error, LeaseLostError) and error.token == self.lease.token and error.key == self.lease.key
+        """Whether *error* says that this very claim was lost, or is stale, and not another one within its body."""
+        if not isinstance(error, (LeaseLostError, StaleFenceError)):
+            return False
+        return error.token == self.lease.token and error.key == self.lease.key
+
+    def floor_after(self, error: BaseException | None) -> int:
+        """The token that the next claim has to exceed, if *error* says that a resource refused this very claim.
+
+        That of a claim which was replaced does no harm: the one that replaced it has a higher token already. Where the
+        store lost its data, this is what makes the next token one that the resource takes.
+        """
+        if isinstance(error, StaleFenceError) and self.is_own_loss(error) and error.mark < TOKEN_LIMIT - 1:
+            return error.mark
+        return 0
 
     # -- ends ------------------------------------------------------------------------------------------------------
 

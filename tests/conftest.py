@@ -9,7 +9,7 @@ import pytest
 pytest.register_assert_rewrite("taskguard.testing.contract", "taskguard.testing.walks")
 
 from taskguard import TaskguardError  # noqa: E402 - after the rewriting was asked for
-from tests.clock import FakeClock  # noqa: E402 - after the rewriting was asked for
+from taskguard.testing.clock import FakeClock  # noqa: E402 - after the rewriting was asked for
 from tests.servers import PgBouncer, PostgresServer, Proxy, RedisServer, require  # noqa: E402
 
 KINDS = ("sqlite", "redis", "postgresql")

@@ -11,10 +11,12 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import kombu
 import psycopg
+import pymysql
 import pytest
 import redis
 from redis.backoff import NoBackoff
@@ -22,6 +24,7 @@ from redis.retry import Retry
 
 from tests.servers import (
     FLAVOURS,
+    MariaDBServer,
     PgBouncer,
     PostgresServer,
     Proxy,
@@ -174,6 +177,22 @@ class TestPostgres:
             bouncer.restart()
 
             assert _select(url, "SELECT 1") == (1,)
+
+
+class TestMariaDB:
+    def test_what_was_committed_survives_a_crash_on_the_same_port(self) -> None:
+        with require(MariaDBServer) as server:
+            before = server.port
+            options = {"host": "127.0.0.1", "port": before, "user": "taskguard", "database": "taskguard"}
+            with closing(pymysql.connect(**options, autocommit=True)) as connection:
+                connection.cursor().execute("CREATE TABLE kept AS SELECT 7 AS n")
+            server.kill()
+            server.start()
+            with closing(pymysql.connect(**options)) as connection, connection.cursor() as cursor:
+                cursor.execute("SELECT n FROM kept")
+                found = cursor.fetchone()
+
+            assert (server.port, found) == (before, (7,))
 
 
 class TestRabbitMQ:

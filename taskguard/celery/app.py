@@ -19,8 +19,10 @@ from taskguard.celery.call import AS_IS, Call
 from taskguard.celery.guarding import ATTRIBUTE, Guarding, is_installed
 from taskguard.celery.headers import IDEMPOTENCY_KEY, without_local
 from taskguard.celery.publish import Publisher
+from taskguard.celery.result import handle, info
 from taskguard.celery.run import running
 from taskguard.celery.scheduled import watch_slots
+from taskguard.switch import is_off
 
 _POSITIONAL = ("countdown", "eta", "task_id", "producer", "connection", "router", "result_cls", "expires")
 
@@ -58,11 +60,18 @@ def _install(app: Celery) -> None:
             return run.hold_back(call)
         task = options.get("task_type") or _task_named(app, name)
         guarded = getattr(task, "taskguard", None)
-        return call.publish() if guarded is None else publisher.call(guarded, call)
+        if guarded is None:
+            return call.publish()
+        return _publish_unguarded(call) if is_off() else publisher.call(guarded, call)
 
     app.send_task = send_task
     _guard_by_name(app, guarding)
     watch_slots(app)
+
+
+def _publish_unguarded(call: Call) -> Any:
+    result = call.publish()
+    return handle(result, info("", result.id, None))
 
 
 def _task_named(app: Celery, name: str) -> Any:

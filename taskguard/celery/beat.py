@@ -42,6 +42,7 @@ class Guarded(Scheduler):  # type: ignore[misc]
         install(app)
         super().__init__(app, *args, lazy=lazy, **options)
         self.lock_key = None
+        self._refused: dict[str, str] = {}
         if not lazy:
             self.taskguard = self._new_keeper(workers_know)
 
@@ -65,11 +66,15 @@ class Guarded(Scheduler):  # type: ignore[misc]
         """Look at every entry; answers in how many seconds to do so again."""
         pauses = [min(float(self.max_interval), LONGEST_TICK)]
         entries = []
-        for theirs in self.taskguard_entries():
-            entry = self._entry_of(theirs)
-            if entry is not None:
-                entries.append(entry)
-                pauses.append(self._look(theirs, entry))
+        try:
+            for theirs in self.taskguard_entries():
+                entry = self._entry_of(theirs)
+                if entry is not None:
+                    entries.append(entry)
+                    pauses.append(self._look(theirs, entry))
+        except StoreError as error:  # one that does not answer is not asked about each of a hundred entries
+            _logger.warning("slots wait for the store: %s", error)
+            return TRY_AGAIN
         self.taskguard.forget_all_but(entries)
         return max(0.0, min(pauses))
 
@@ -81,14 +86,16 @@ class Guarded(Scheduler):  # type: ignore[misc]
         try:
             return entry_of(theirs, guarding_of(self.app).settings.timing)
         except ConfigurationError as error:
-            _logger.error("the entry %s is not scheduled: %s", theirs.name, error)
+            if self._refused.get(theirs.name) != str(error):
+                self._refused[theirs.name] = str(error)
+                _logger.error("the entry %s is not scheduled: %s", theirs.name, error)
             return None
 
     def _look(self, theirs: Any, entry: ScheduledEntry) -> float:
         try:
             return self.taskguard.look(entry, partial(self._publish, theirs))
-        except StoreError as error:
-            _logger.warning("the slots of %s wait for the store: %s", entry.name, error)
+        except StoreError:
+            raise
         except Exception:  # a message that cannot be written or sent: one entry must not stop the others
             _logger.exception("a slot of %s is not published, and is tried again", entry.name)
         return TRY_AGAIN

@@ -49,6 +49,8 @@ class Headers(NamedTuple):
     """When it first had to wait for another job."""
     slot: Mapping[str, Any] | None = None
     """Of a scheduled job: which slot it is for (`taskguard.schedule.Note`)."""
+    floor: int = 0
+    """The highest token that a resource refused it with: the next one is higher."""
 
     @classmethod
     def of(cls, headers: Mapping[str, Any] | None, task_id: str | None) -> Headers:

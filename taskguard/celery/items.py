@@ -57,7 +57,8 @@ class Item:
                     value = self._task.run(*args, **kwargs)
             except Exception as error:
                 if answer.is_own_loss(error):
-                    answer.release_quietly()
+                    if answer.release_quietly():
+                        self._guard.raise_tokens(answer.lease.key, answer.floor_after(error), self._policy)
                 else:
                     answer.fail_quietly(error)
                 raise

@@ -29,6 +29,7 @@ from taskguard.guard import new_attempt, pauses
 from taskguard.places import job_of, place_of, run_of
 from taskguard.schedule import Note
 from taskguard.store import Claimant, Ending, How
+from taskguard.switch import is_off
 
 LEAVE_ALONE = 5.0
 """Seconds for which a store that did not answer is not asked by the parent."""
@@ -207,6 +208,8 @@ class GuardedRequest(Base):  # type: ignore[misc]
     def _carefully(self, settle: Callable[[], bool]) -> bool:
         # The parent must go on whatever happens here; what is not settled ends with its lease. A store that is away
         # is not asked for each of a thousand jobs.
+        if is_off():
+            return False
         guarding = self._guarded.guarding
         if time.monotonic() < guarding.away_until:
             _logger.warning("%s[%s] is not settled, its lease will run out: the store is away", self.name, self.id)

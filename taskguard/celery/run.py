@@ -146,6 +146,7 @@ class Run:
             payload=self.headers.payload,
             copy=self.headers.copy,
             copy_for=self.guarding.settings.republish_after,
+            floor=self.headers.floor,
         )
 
     def _claim_beside(self) -> Claim:
@@ -156,13 +157,17 @@ class Run:
     def _begin(self, claim: Claim) -> Work | Held | Completed:
         self.claim = claim
         headers = self.headers
+        given = headers.idempotency_key
         by_key = self.id if self.policy.on_done == "rerun" else self.key
         if self.note is not None:
             by_key = self.note.key
+        # Another task may be called with the same key of the caller's: its effects are others.
+        effect = self.key if given else by_key
         answer = self.guard.begin(
             claim,
             self.policy,
-            idempotency_key=headers.idempotency_key or by_key,
+            idempotency_key=given or by_key,
+            effect_key=effect,
             scheduled_for=self.note.scheduled_for if self.note else None,
             schedule=self.note.schedule if self.note else "",
         )
@@ -175,7 +180,12 @@ class Run:
     def _ends_at_once(self) -> bool:
         """Whether this job is over if another one is running: it is told in the same step that finds it out."""
         conflict = self._conflict()
-        return conflict == "raise" or (conflict == "skip" and not self.message.is_awaited and self.policy.enforce)
+        return conflict == "raise" or (conflict == "skip" and not self._is_awaited and self.policy.enforce)
+
+    @property
+    def _is_awaited(self) -> bool:
+        # Nobody holds the handle of a scheduled call.
+        return self.message.is_awaited if self.note is None else self.message.is_linked
 
     def _conflict(self) -> str:
         conflict = self.policy.on_conflict.run
@@ -229,7 +239,8 @@ class Run:
             finally:
                 _running.reset(before)
             outcome = self._outcome_of(value)
-        except Retry:
+        except Retry as retry:
+            self._note_floor(work, retry.exc)
             self._go_on_elsewhere(work)
             raise
         except Reject as rejected:
@@ -242,9 +253,14 @@ class Run:
         except Exception as error:
             failure = error
             if work.is_own_loss(failure):
-                with suppress(StoreError):  # if nobody has it by now, that was one of its starts
-                    self._requeue(work, keep_starts=True)
-                self._put_back("it lost its lease")
+                refused = self._note_floor(work, failure)
+                if refused and self.request.is_eager:  # nothing can be put back
+                    if work.release_quietly():
+                        self.guard.raise_tokens(self.claim.key, self.headers.floor, self.policy)
+                    raise
+                with suppress(StoreError):  # if nobody has it by now, that was one of its starts, or its token too low
+                    self._requeue(work, keep_starts=not refused)
+                self._put_back(str(failure) if refused else "it lost its lease")
             if self.held_back:  # it failed after it had asked for a retry: that is on its way, as without a guard
                 self._go_on_elsewhere(work)
                 raise
@@ -257,6 +273,13 @@ class Run:
         self._settled(lambda: work.complete("succeeded", outcome))
         self._note_end("succeeded")
         return value
+
+    def _note_floor(self, work: Work, error: BaseException | None) -> bool:
+        """Whether a resource refused this run's token; then the next one is to be higher, wherever it runs."""
+        floor = work.floor_after(error)
+        if floor:
+            self.message.headers = self.headers.with_(floor=max(floor, self.headers.floor))
+        return bool(floor)
 
     def _outcome_of(self, value: Any) -> bytes | None:
         """What is kept of the result. One that Celery cannot store is a failure of the job, here as there."""
@@ -491,7 +514,7 @@ class Run:
             raise error
 
     def _skip(self, held: Held) -> NoReturn:
-        if not self.message.is_awaited:
+        if not self._is_awaited:
             raise Ignore(f"{self.key}: skipped, {held.owner} is running it")  # its receipt came with the answer
         self.message.headers = self.headers.with_(join=held.owner)
         self._put_back(f"it joins {held.owner}", within=held.remaining)
@@ -515,7 +538,7 @@ class Run:
 
     def _publish_for(self, held: Held) -> None:
         settings = self.guarding.settings
-        self.message.publish_for(held.owner, self.headers.with_(place="").as_new())
+        self.message.publish_for(held.owner, self.headers.with_(place="", slot=None).as_new())
         with suppress(StoreUnavailableError):
             self.guard.store.mark([(held, held.remaining)], copy_for=settings.republish_after)
 

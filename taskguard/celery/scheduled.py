@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from datetime import datetime, timezone
 from typing import Any
 
 from celery import Celery
 from celery.app.task import Task
 from celery.exceptions import Ignore, Reject, Retry
 from celery.signals import task_revoked, worker_init
+from celery.utils.time import maybe_make_aware
 
 from taskguard.celery.guarding import guarding_of, is_installed
 from taskguard.celery.headers import ATTEMPT, Headers
@@ -25,6 +27,7 @@ from taskguard.guard import new_attempt, pauses
 from taskguard.policy import Policy
 from taskguard.schedule import Note, claim_of, gives_up
 from taskguard.store import Claimant, Completed, Ending, Held, How
+from taskguard.switch import is_off
 from taskguard.work import Work
 
 UNWINDS_WITHIN = 1.0
@@ -35,7 +38,7 @@ _logger = logging.getLogger("taskguard")
 
 def note_of(request: Any) -> Note | None:
     """The slot that a delivery is for."""
-    if request.called_directly or request.id is None:
+    if request.called_directly or request.id is None or request.is_eager or is_off():
         return None
     return Note.of(Headers.of(request.headers, str(request.id)).slot)
 
@@ -125,21 +128,23 @@ class SlotRun:
             with work:
                 value = body()
         except (Retry, Ignore, Reject) as way_out:
-            self._end(work, _goes_on(way_out), "rejected" if isinstance(way_out, Reject) else "ignored")
+            how: How = "rejected" if isinstance(way_out, Reject) else "ignored"
+            self._end(work, how, way_out if _goes_on(way_out) else None)
             raise
         except Exception as error:
             if work.is_own_loss(error):
                 self._put_back("it lost its lease")
-            self._end(work, False, "failed")
+            self._end(work, "failed")
             raise
-        self._end(work, False, "succeeded")
+        self._end(work, "succeeded")
         return value
 
-    def _end(self, work: Work, goes_on: bool, how: How) -> None:
+    def _end(self, work: Work, how: How, goes_on: BaseException | None = None) -> None:
         settings = self._guarding.settings
         try:
-            if goes_on:
-                work.requeue(settings.queued_for, copy_for=settings.republish_after)
+            if goes_on is not None:
+                delay = _delay_of(goes_on)
+                work.requeue(settings.queued_for + delay, copy_for=settings.republish_after + delay)
             elif how == "succeeded":
                 work.complete(how, None)
             else:
@@ -168,6 +173,15 @@ def _goes_on(way_out: BaseException) -> bool:
     if isinstance(way_out, Reject):
         return bool(way_out.requeue)
     return isinstance(way_out, Retry) or str(way_out).startswith("put back")
+
+
+def _delay_of(way_out: BaseException) -> float:
+    """Seconds until the message of a retry may be taken: before that it is not lost."""
+    when = getattr(way_out, "when", None)
+    if isinstance(when, datetime):
+        left: float = (maybe_make_aware(when) - datetime.now(timezone.utc)).total_seconds()
+        return max(0.0, left)
+    return float(when) if isinstance(when, (int, float)) else 0.0
 
 
 def leave_end(store: Any, note: Note, owner: str, how: How, attempt: str = "") -> None:

@@ -18,7 +18,7 @@ from celery.utils.imports import symbol_by_name
 from taskguard.calls import CallInfo
 from taskguard.celery.app import install
 from taskguard.celery.guarding import POLICY_OPTIONS, TaskGuard, checked, is_installed
-from taskguard.celery.headers import IDEMPOTENCY_KEY
+from taskguard.celery.headers import IDEMPOTENCY_KEY, Headers
 from taskguard.celery.items import Item, map_in_hand
 from taskguard.celery.result import handle
 from taskguard.celery.run import ENDED, Run, running
@@ -28,6 +28,7 @@ from taskguard.fence import current_fence
 from taskguard.policy import Policy
 from taskguard.signatures import fence_parameter, read_signature, runs_later, signature_of
 from taskguard.store import Ending
+from taskguard.switch import is_off
 
 _ACKNOWLEDGEMENT = ("acks_late", "reject_on_worker_lost")
 
@@ -62,7 +63,8 @@ class GuardedTask(Task):  # type: ignore[misc]
 
         # Celery asks for this when the worker starts: an app without a store is told so now, and what the parent will
         # need is there before it needs it.
-        self.taskguard.guarding.guard  # noqa: B018
+        if not is_off():
+            self.taskguard.guarding.guard  # noqa: B018
         return guarded_request(symbol_by_name(super().Request))
 
     @functools.cached_property
@@ -74,6 +76,8 @@ class GuardedTask(Task):  # type: ignore[misc]
         request, run = self.request, running()
         calls_itself = run is not None and run.request is request
         if not request.called_directly and request.id is not None and not calls_itself:
+            if is_off():
+                return self._call_unguarded(self._call_body, request.id, args, kwargs)
             note = note_of(request)
             delivery = Run(self, self._call_body)
             if note is None:
@@ -81,8 +85,19 @@ class GuardedTask(Task):  # type: ignore[misc]
             return SlotRun(self, note, own_key=True)(lambda: delivery(args, kwargs))
         mapped = map_in_hand()
         if mapped is not None:
+            if is_off():
+                return self._call_unguarded(super().__call__, mapped.id, args, kwargs)
             return Item(self, mapped)(args, kwargs)
         return super().__call__(*args, **kwargs)
+
+    def _call_unguarded(self, body: Callable[..., Any], owner: str, args: Any, kwargs: Any) -> Any:
+        from taskguard.lone_fence import lone_fence
+
+        key = self.name
+        with suppress(TypeError):  # arguments that do not fit: the body says so itself
+            key = self.taskguard.keys(args, kwargs)
+        with lone_fence(key, owner, Headers.of(self.request.headers, owner).idempotency_key):
+            return body(*args, **kwargs)
 
     def _call_body(self, *args: Any, **kwargs: Any) -> Any:
         # A base class may have a __call__ of its own. Celery's would hide the request from an eager body.
@@ -109,8 +124,17 @@ class GuardedTask(Task):  # type: ignore[misc]
     def apply(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
         result = super().apply(args, kwargs, *rest, **options)
         with suppress(TypeError):  # arguments that do not fit: the result says so
-            handle(result, CallInfo(self.taskguard.keys(args or (), kwargs or {}), result.id, state="done"))
+            handle(result, self._about(result.id, args or (), kwargs or {}))
         return result
+
+    def _about(self, task_id: str, args: Any, kwargs: Any) -> CallInfo:
+        """What an eager call has to say: whether it was answered with what another one left."""
+        key = self.taskguard.keys(args, kwargs)
+        with suppress(StoreError):
+            entry = None if is_off() else self.taskguard.get(*args, **kwargs)
+            if entry is not None and entry.state == "done" and entry.owner != task_id:
+                return CallInfo(key, entry.owner, True, "done", entry.since)
+        return CallInfo(key, task_id, state="done")
 
     def after_return(self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
         super().after_return(status, retval, task_id, args, kwargs, einfo)

@@ -13,6 +13,9 @@ from taskguard.errors import ConfigurationError, StoreError, TaskguardError
 COMMANDS: dict[str, str] = {
     # command: the module that has it as `command`
     "backfill": "taskguard.cli.backfill",
+    "demo": "taskguard.cli.demo",
+    "migrate": "taskguard.cli.migrate",
+    "purge": "taskguard.cli.purge",
     "rq-backfill": "taskguard.cli.rq_backfill",
     "rq-cron": "taskguard.cli.rq_cron",
 }

@@ -1,1 +1,1 @@
-"""The guard at work: `python -m taskguard.demo`."""
+"""The guard at work, with real workers that are killed and stopped: `taskguard demo`."""

@@ -33,6 +33,8 @@ class Note:
     """The twin whose outcome this job ends with."""
     since: float = 0.0
     """When it first had to wait for another job."""
+    floor: int = 0
+    """The highest token that a resource refused it with: the next one is higher."""
     slot: Mapping[str, Any] | None = None
     """For a scheduled job: the note of its slot; see `slot.py`."""
 

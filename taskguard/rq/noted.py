@@ -84,10 +84,10 @@ class NotedJob(Job):
         guarded = guard_for(self.func, self.queue_class) if has_patterns else None
         if guarded is None or guarded is guard_of(self.func):
             return super()._execute()
-        from taskguard.rq.run import Run
+        from taskguard.rq.run import run
 
         args = self.args if self.instance is None else (self.instance, *self.args)
-        return Run(self, guarded)(args, self.kwargs)
+        return run(self, guarded, args, self.kwargs)
 
     def _handle_retry_result(self, queue: Queue, pipeline: Any, *args: Any, **kwargs: Any) -> None:
         if isinstance(self._result, PutBack):

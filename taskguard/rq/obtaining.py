@@ -79,19 +79,29 @@ class Obtaining:
     def _claim(self) -> Claim:
         it = self._it
         claim = it.guard.new_claim(
-            it.name, it.owner, it.policy, attempt=it.attempt, join=it.note.join, payload=it.note.payload
+            it.name,
+            it.owner,
+            it.policy,
+            attempt=it.attempt,
+            join=it.note.join,
+            payload=it.note.payload,
+            floor=it.note.floor,
         )
         return replace(claim, reuse="success") if self._is_requeued and claim.reuse == "anything" else claim
 
     def _begin(self, claim: Claim, tell: bool = True) -> Work | Held | Completed:
         it = self._it
         slot = _slot_of(it)
-        by_key = occurrence_of(it.job, it.owner) if it.policy.on_done == "rerun" else it.key
+        by_key = it.key if it.policy.on_done != "rerun" else occurrence_of(it.job, it.owner)
+        if slot is not None:
+            by_key = slot.key
         given = it.note.idempotency_key
         answer = it.guard.begin(
             claim,
             it.policy,
-            idempotency_key=given or (slot.key if slot else by_key),
+            idempotency_key=given or by_key,
+            # Another function may be called with the same key of the caller's: its effects are others.
+            effect_key=it.key if given else by_key,
             scheduled_for=slot.scheduled_for if slot else None,
             schedule=slot.schedule if slot else "",
             tell=tell,

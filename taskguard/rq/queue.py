@@ -19,6 +19,7 @@ from taskguard.rq.admission import Admission
 from taskguard.rq.guarding import guard_for, guard_of
 from taskguard.rq.note import IDEMPOTENCY_KEY, Note
 from taskguard.rq.noted import carried, note_carried_by, note_of, put_down, with_note
+from taskguard.switch import is_off
 
 _pending: weakref.WeakKeyDictionary[Any, tuple[Any, dict[str, Job | None]]] = weakref.WeakKeyDictionary()
 """What was claimed and waits for a caller's pipeline to be executed: RQ cannot know of it yet."""
@@ -92,7 +93,7 @@ class GuardedQueue(Queue):
         self, job_datas: Iterable[Any], pipeline: Any = None, **options: Any
     ) -> Any:
         datas = list(job_datas)
-        if not any(guard_for(data.func, self) for data in datas):
+        if is_off() or not any(guard_for(data.func, self) for data in datas):
             return super().enqueue_many(datas, pipeline=pipeline, **options)
         waiting = _pending_in(pipeline)
         admissions: dict[str, Admission] = {}
@@ -126,6 +127,8 @@ class GuardedQueue(Queue):
     # -- the parts of them -----------------------------------------------------------------------------------------
 
     def _admission(self, job: Job, pipeline: Any, delay: float = 0.0) -> Admission | None:
+        if is_off():
+            return None
         is_named = job._id is not None  # asked for its id, a job makes one up
         note = note_of(job)
         if job.enqueued_at is not None or note.key:

@@ -29,16 +29,32 @@ from taskguard.errors import (
 from taskguard.rq.answer import NothingToTell, answer
 from taskguard.rq.delivery import Delivery, is_queued
 from taskguard.rq.guarding import BEGUN, JobGuard
-from taskguard.rq.noted import PutBack, is_scheduled_again
+from taskguard.rq.noted import PutBack, is_scheduled_again, noted
 from taskguard.rq.obtaining import Obtaining
 from taskguard.rq.owner import shown
 from taskguard.store import Completed, Entry
+from taskguard.switch import is_off
 from taskguard.work import Work
 
 UNTIL_THE_STORE_IS_BACK = 3600.0
 """A body that has run is not run again because the store is away: its end waits, as long as the job may run."""
 
 _logger = logging.getLogger("taskguard")
+
+
+def run(job: Job, guarded: JobGuard, args: Any, kwargs: Any) -> Any:
+    return _run_unguarded(job, guarded, args, kwargs) if is_off() else Run(job, guarded)(args, kwargs)
+
+
+def _run_unguarded(job: Job, guarded: JobGuard, args: Any, kwargs: Any) -> Any:
+    from taskguard.lone_fence import lone_fence
+
+    key = guarded.name
+    with suppress(TypeError):  # arguments that do not fit: the body says so itself
+        key = guarded.keys(args, kwargs)
+    with lone_fence(key, job.id, noted(job).note.idempotency_key):
+        value = guarded.call(args, kwargs)
+        return _awaited(value) if inspect.iscoroutine(value) else value
 
 
 class Run:
@@ -107,8 +123,10 @@ class Run:
                     value = _awaited(value)
         except BaseException as error:  # RQ takes any of them for the end of the job
             if work.is_own_loss(error):
-                if self.it.has_job() and self._kept(work):
-                    return self.it.put_back(None, "it lost its lease")
+                floor = work.floor_after(error)
+                self.it.change(floor=max(floor, self.it.note.floor))
+                if self.it.has_job() and self._kept(work, keep_starts=not floor):
+                    return self.it.put_back(None, str(error) if floor else "it lost its lease")
                 work.release_quietly()
                 return self._lost(work)
             self.it.forget_waiting()
@@ -198,12 +216,15 @@ class Run:
 
     # -- a lease that was lost -------------------------------------------------------------------------------------
 
-    def _kept(self, work: Work) -> bool:
-        """Requeue a run that lost its lease, if nobody has the key by now. That was one of its starts."""
+    def _kept(self, work: Work, *, keep_starts: bool) -> bool:
+        """Requeue a run that lost its lease, if nobody has the key by now. That was one of its starts.
+
+        A run whose token a resource refused, and that nobody has replaced, has not lost it: the next token is higher.
+        """
         seconds = self.guarded.settings.queued_for
         work.patience = 0.0  # its body has not ended: should the store be silent, the next delivery asks
         try:
-            return work.requeue(seconds, copy_for=seconds, keep_starts=True)
+            return work.requeue(seconds, copy_for=seconds, keep_starts=keep_starts)
         except StoreError:
             return False
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from rq import Queue
@@ -30,6 +31,7 @@ from taskguard.schedule import claim_of, gives_up
 from taskguard.schedule.entry import Note as SlotNote
 from taskguard.signatures import fence_parameter
 from taskguard.store import Claim, Claimant, Completed, Ending, Held
+from taskguard.switch import is_off
 from taskguard.work import Work
 
 _AFTER = ":after-"
@@ -42,7 +44,7 @@ def slot_of(job: Job) -> SlotNote | None:
 
 def run_in_slot(job: NotedJob, call: Callable[[], Any]) -> Any:
     """Claim the slot of the job, call its function, and tell the store how it ended."""
-    slot = slot_of(job)
+    slot = None if is_off() else slot_of(job)
     job.is_in_slot = True
     try:
         return call() if slot is None else _SlotRun(job, _SlotGuard(job, slot, call))((), {})
@@ -102,6 +104,8 @@ class _SlotDelivery(Delivery):
 
     def change(self, **facts: Any) -> None:
         self._note = self._note.with_(**facts)
+        # What travels with the job; the claim of its function can do with a higher one too.
+        self.job.note = self.job.note.with_(floor=max(self._note.floor, self.job.note.floor))
 
     def find_key(self, args: Any, kwargs: Any) -> None:
         pass
@@ -122,7 +126,7 @@ class _SlotObtaining(Obtaining):
 
     def _claim(self) -> Claim:
         it = self._it
-        return claim_of(it.slot, it.owner, it.policy.lease, it.attempt)
+        return replace(claim_of(it.slot, it.owner, it.policy.lease, it.attempt), floor=it.job.note.floor)
 
     def _is_for_another_store(self) -> bool:
         return False

@@ -28,6 +28,7 @@ from taskguard.rq.noted import NotedJob, PutBack, is_scheduled_again, noted, not
 from taskguard.rq.run import Run  # noqa: F401 - nor this
 from taskguard.rq.settle import settle_for
 from taskguard.rq.slot import put_back_if_stuck, settle_slot, slot_of
+from taskguard.switch import is_off
 
 SETTLE_WITHIN = 60
 """Seconds after which a settlement is given up; then the lease runs out by itself."""
@@ -63,7 +64,7 @@ class GuardedWorkerMixin(BaseWorker):
         noted(job).queue_class = type(queue)
         self._performs = True
         try:
-            if _is_leftover(job, queue):
+            if not is_off() and _is_leftover(job, queue):
                 self._leave_intermediate_queue(job)
                 raise NothingToTell(f"it is a leftover copy, the job is {job.get_status(refresh=False).value}")
             return bool(super().perform_job(job, queue))
@@ -101,7 +102,7 @@ class GuardedWorkerMixin(BaseWorker):
     # -- in the process around it ------------------------------------------------------------------------------------
 
     def handle_job_failure(self, job: Job, queue: Queue, *args: Any, **kwargs: Any) -> None:
-        if not self._performs:
+        if not self._performs and not is_off():
             # Before RQ enqueues it again: the retry would meet its own entry, still running.
             execution = self.execution
             attempt = execution.id if execution is not None and execution.job_id == job.id else ""

@@ -13,6 +13,7 @@ from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from taskguard import Fence
 from taskguard.celery import singleton_task
 from tests.celery import bodies
+from tests.fencing import mover
 
 
 class TroubleError(Exception):
@@ -54,6 +55,9 @@ def make_jobs(app: Celery, *, enforce: bool) -> dict[str, Any]:
         "short": make("short", lease=1.5),
         "auto": make(
             "auto", autoretry_for=(TroubleError,), max_retries=1, default_retry_delay=0, retry_kwargs={"countdown": 0}
+        ),
+        "retried": make(
+            "retried", autoretry_for=(Exception,), max_retries=1, default_retry_delay=0, retry_kwargs={"countdown": 0}
         ),
         "waits": make("waits", on_conflict="wait"),
         "impatient": make("impatient", on_conflict="wait", wait_up_to=1),
@@ -132,6 +136,10 @@ def _do(task: Any, then: str, key: str, value: Any) -> Any:
         return task.replace(task.s(key, "return", value="replaced"))
     if then == "replace by another":
         return task.replace(task.app.tasks["job"].s(f"{key}-other", value="another"))
+    if then == "move money":
+        return mover.move_and_die_once(value, died=_noted(task, "died"), dying=lambda: bodies.note("died"))
+    if then == "protect":
+        return mover.protect(*value)
     if then == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if then == "die once" and not _noted(task, "died"):

@@ -13,6 +13,7 @@ from rq.job import Retry
 
 from taskguard import Fence
 from taskguard.rq import singleton_task
+from tests.fencing import mover
 from tests.rq import bodies
 
 
@@ -58,6 +59,11 @@ def _do(then: str, key: str, value: Any) -> Any:
         time.sleep(2)
     if then == "sleep":
         time.sleep(60)
+    if then == "move money":
+        died = bodies.noted("died", job_id=job.id)
+        return mover.move_and_die_once(value, died=died, dying=lambda: bodies.note("died"))
+    if then == "protect":
+        return mover.protect(*value)
     if then == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if then == "die once" and not bodies.noted("died", job_id=job.id):
@@ -94,6 +100,7 @@ def _make(name: str, **options: Any) -> Any:
 
 job_ = _make("job_")
 short = _make("short", lease=1.5)
+stubborn = _make("stubborn", lease=1.5, on_lost="continue")
 brief = _make("brief", lease=1, hold_at_most=1.5)
 unsure = _make("unsure", lease=1, on_lost="abort_if_unsure")
 waits = _make("waits", on_conflict="wait", lease=3)

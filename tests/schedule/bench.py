@@ -12,7 +12,7 @@ from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.clock import StoreClock
 from taskguard.store import Completed, Ending, Held, Lease, Store
 from taskguard.stores.memory import MemoryStore
-from tests.clock import FakeClock
+from taskguard.testing.clock import FakeClock
 
 START = datetime(2026, 11, 16, 12, tzinfo=timezone.utc)
 

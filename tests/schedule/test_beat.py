@@ -22,7 +22,7 @@ from taskguard.celery.timetable import schedule_of
 from taskguard.schedule import Note
 from taskguard.schedule.boundaries import MICROS, micros, moment_of
 from taskguard.stores.memory import MemoryStore
-from tests.clock import FakeClock
+from taskguard.testing.clock import FakeClock
 from tests.schedule.bench import START
 from tests.schedule.database import configure, migrate
 from tests.servers import RedisServer

@@ -74,13 +74,13 @@ def ordeal(place: Yard, seconds: float, *, or_told: bool, scheduler: str = "task
 def test_every_slot_runs_exactly_once(kind: str, redis_server: RedisServer, tmp_path: Path):
     store = redis_server.url if kind == "redis" else f"sqlite:///{tmp_path / 'taskguard.db'}?timeout=20"
     with yard(tmp_path, broker=redis_server.url, store=store, entries=entries(ALL)) as place:
-        ordeal(place, 12, or_told=False)
+        ordeal(place, 9, or_told=False)
 
 
 @pytest.mark.timeout(150)
 def test_by_default_no_slot_runs_twice_and_none_is_lost(redis_server: RedisServer, tmp_path: Path):
     with yard(tmp_path, broker=redis_server.url, store=redis_server.url, entries=entries()) as place:
-        ordeal(place, 12, or_told=True)
+        ordeal(place, 9, or_told=True)
 
 
 @pytest.mark.faults

@@ -41,7 +41,7 @@ MORE = [
 
 @pytest.mark.parametrize("scenario", MORE)
 def test_every_slot_runs_once_with_more_of_everything(scenario: Scenario):
-    assert_clean(sample(scenario, seed=1, number=300))
+    assert_clean(sample(scenario, seed=1, number=200))
 
 
 @pytest.mark.faults
@@ -84,11 +84,19 @@ def scenario_with(kind: type[Timekeeper], **options: Any) -> Scenario:
     return Scenario(options.pop("entry", SKIP), keeper=keeper, **options)
 
 
-@pytest.mark.parametrize(
-    ("kind", "problem"),
-    [(MarksFirst, "lost"), (LatestOnly, "lost"), (NeverAgain, "lost")],
-)
-def test_no_rule_of_the_protocol_can_be_dropped(kind: type[Timekeeper], problem: str):
-    _, outcome = explore(scenario_with(kind, interruptions=1, most_faults=1), most=20_000)
+def test_a_mark_that_moves_before_the_message_loses_slots():
+    _, outcome = explore(scenario_with(MarksFirst, interruptions=0, most_faults=1))
 
-    assert outcome is not None and problem in outcome.problem
+    assert outcome is not None and "lost" in outcome.problem
+
+
+def test_a_slot_in_hand_is_not_a_slot_settled():
+    outcome = sample(scenario_with(LatestOnly, schedulers=3, interruptions=4, most_faults=3), seed=1, number=3000)
+
+    assert outcome is not None and "lost" in outcome.problem
+
+
+def test_a_lost_message_must_be_looked_for():
+    _, outcome = explore(scenario_with(NeverAgain, interruptions=0, most_faults=1))
+
+    assert outcome is not None and "lost" in outcome.problem

@@ -1,10 +1,11 @@
-"""Real servers for tests: Redis, Valkey, PostgreSQL, PgBouncer, RabbitMQ; a proxy breaks the network to them."""
+"""Real servers for tests: Redis, Valkey, PostgreSQL, PgBouncer, MariaDB, RabbitMQ; a proxy breaks the network."""
 
 from __future__ import annotations
 
 import os
 from typing import Any, NoReturn, TypeVar, overload
 
+from .mariadb import MariaDBServer
 from .postgres import PgBouncer, PostgresServer
 from .processes import Server, ServerError
 from .proxy import Proxy
@@ -13,6 +14,7 @@ from .redis import FLAVOURS, RedisServer
 
 __all__ = [
     "FLAVOURS",
+    "MariaDBServer",
     "PgBouncer",
     "PostgresServer",
     "Proxy",

@@ -14,12 +14,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from . import binaries
+from .mariadb import MariaDBServer
 from .postgres import PgBouncer, PostgresServer
 from .processes import Server
 from .rabbitmq import RabbitMQServer
 from .redis import FLAVOURS, RedisServer
 
-_PACKAGES = {"redis-7-tls": ["redis-server", "openssl"], "pgbouncer": ["pgbouncer"], "rabbitmq": ["rabbitmq-server"]}
+_PACKAGES = {
+    "redis-7-tls": ["redis-server", "openssl"],
+    "pgbouncer": ["pgbouncer"],
+    "rabbitmq": ["rabbitmq-server"],
+    "mariadb": ["mariadb-server", "libmariadb-dev"],  # the second one to build mysqlclient
+}
 _POLICY = Path("/usr/sbin/policy-rc.d")
 
 
@@ -34,7 +40,7 @@ def main() -> None:
 
 def _servers() -> list[Server]:
     postgres = PostgresServer()
-    return [*map(RedisServer, FLAVOURS), postgres, PgBouncer(postgres), RabbitMQServer()]
+    return [*map(RedisServer, FLAVOURS), postgres, PgBouncer(postgres), RabbitMQServer(), MariaDBServer()]
 
 
 def _report(server: Server) -> str:

@@ -15,7 +15,7 @@ from taskguard.rules import Kept, Rules, Step, stamp_of
 from taskguard.store import Claim, Entry, Lease
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing import StoreContract
-from tests.clock import FakeClock
+from taskguard.testing.clock import FakeClock
 
 
 class TokenFromACounterThatRestarts(MemoryStore):

@@ -4,7 +4,7 @@ import pytest
 
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing import StoreContract
-from tests.clock import FakeClock
+from taskguard.testing.clock import FakeClock
 
 
 class TestMemoryStore(StoreContract):

@@ -20,9 +20,9 @@ from taskguard.store import Ending, Held, Lease
 from taskguard.stores import open_store
 from taskguard.stores.sqlite import SQLiteStore
 from taskguard.testing import StoreContract
+from taskguard.testing.clock import FakeClock
 from taskguard.testing.contract import ask, claimed
 from tests.children import in_fork
-from tests.clock import FakeClock
 
 
 @pytest.fixture

@@ -1,0 +1,57 @@
+"""`taskguard migrate`: the tables of a store, and those of the fences in the databases that tasks write to."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+
+import click
+
+from taskguard.fencing.connections import connected
+from taskguard.fencing.statements import STATEMENTS
+from taskguard.fencing.tables import create_tables
+from taskguard.fencing.urls import connect
+from taskguard.stores import open_store, safe_url
+
+NOBODY_S_KEY = "taskguard migrate"
+
+
+@click.command("migrate")
+@click.argument("databases", nargs=-1, metavar="[DATABASE_URL]...")
+@click.option("--store", envvar="TASKGUARD_STORE", show_envvar=True, help="URL of a store to be made ready too.")
+@click.option("--sql", is_flag=True, help="Only show the statements for the databases, and change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Answer as JSON.")
+def command(databases: tuple[str, ...], store: str | None, sql: bool, as_json: bool) -> None:
+    """Make what is missing: tables for `fence.protect` and `fence.once` in each DATABASE_URL, and those of a store.
+
+    Tables that are there stay as they are.
+    """
+    if not databases and not store:
+        raise click.UsageError("nothing to do: give the URL of a database that tasks write to, or --store URL")
+    shown = {safe_url(url): _statements(url) if sql else _made(url) for url in databases}
+    ready = _make_ready(store) if store and not sql else ""
+    if as_json:
+        click.echo(json.dumps({"databases": shown, "store": ready or None}))
+        return
+    for url, statements in shown.items():
+        click.echo("".join(f"{statement};\n" for statement in statements) if sql else f"{url}: ready", nl=not sql)
+    if ready:
+        click.echo(f"{ready}: ready")
+
+
+def _statements(url: str) -> list[str]:
+    with closing(connect(url)) as connection:
+        return list(STATEMENTS[connected(connection).dialect].tables)
+
+
+def _made(url: str) -> list[str]:
+    with closing(connect(url)) as connection:
+        create_tables(connection)
+        connection.commit()
+    return ["taskguard_fence", "taskguard_once"]
+
+
+def _make_ready(url: str) -> str:
+    with closing(open_store(url)) as store:
+        store.get(NOBODY_S_KEY)  # a store makes what it needs when it is first asked
+    return safe_url(url)

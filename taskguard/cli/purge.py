@@ -1,0 +1,42 @@
+"""`taskguard purge`: forget marks and effects that nobody can need any more."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+
+import click
+
+from taskguard.fencing.tables import purge
+from taskguard.fencing.urls import connect
+from taskguard.stores import safe_url
+
+DAY = 86400
+
+
+@click.command("purge")
+@click.argument("databases", nargs=-1, required=True, metavar="DATABASE_URL...")
+@click.option("--older-than", default=30.0, show_default=True, type=click.FloatRange(min=1), help="Days.")
+@click.option("--json", "as_json", is_flag=True, help="Answer as JSON.")
+def command(databases: tuple[str, ...], older_than: float, as_json: bool) -> None:
+    """Remove old rows of `fence.protect` and `fence.once`, a thousand in a transaction.
+
+    A process that has slept longer than that is not refused any more. Effects stay as long as `keep_for` says.
+    """
+    gone = {safe_url(url): _purged(url, older_than * DAY) for url in databases}
+    if as_json:
+        click.echo(json.dumps({"purged": gone}))
+        return
+    for url, rows in gone.items():
+        click.echo(f"{url}: {rows} rows purged")
+
+
+def _purged(url: str, seconds: float) -> int:
+    gone = 0
+    with closing(connect(url)) as connection:
+        while True:
+            some = purge(connection, older_than=seconds)
+            connection.commit()
+            gone += some
+            if not some:
+                return gone

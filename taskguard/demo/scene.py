@@ -1,0 +1,37 @@
+"""What a process of the demo finds in its environment: where things are, and how fast the demo is played."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+from taskguard.demo.ledger import Ledger
+from taskguard.demo.pace import Pace
+
+_FOLDER, _URL, _PACE, _WORKER = (f"TASKGUARD_DEMO_{name}" for name in ("FOLDER", "URL", "PACE", "WORKER"))
+
+
+def environment(folder: Path, url: str, pace: Pace) -> dict[str, str]:
+    return {_FOLDER: str(folder), _URL: url, _PACE: json.dumps(asdict(pace))}
+
+
+def named(worker: str) -> dict[str, str]:
+    return {_WORKER: worker}
+
+
+def url() -> str:
+    return os.environ[_URL]
+
+
+def pace() -> Pace:
+    return Pace(**json.loads(os.environ[_PACE]))
+
+
+def ledger() -> Ledger:
+    return ledger_in(Path(os.environ[_FOLDER]), os.environ.get(_WORKER, ""))
+
+
+def ledger_in(folder: Path, worker: str = "") -> Ledger:
+    return Ledger(folder / "ledger.db", worker)

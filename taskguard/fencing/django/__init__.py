@@ -1,0 +1,9 @@
+"""Django: an app with the migration of the two tables, fields for models, and updates of querysets.
+
+Put `"taskguard.fencing.django"` into `INSTALLED_APPS` and run `migrate`.
+"""
+
+from taskguard.fencing.django.fields import FenceField, VersionField
+from taskguard.fencing.django.updates import fenced_update, versioned_update
+
+__all__ = ["FenceField", "VersionField", "fenced_update", "versioned_update"]

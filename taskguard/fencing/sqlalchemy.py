@@ -1,0 +1,74 @@
+"""A fence, or a version, in a column of a SQLAlchemy table: mixins for models, and updates of Core and ORM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import BigInteger, Column, Table, select
+from sqlalchemy.sql import Update
+
+from taskguard.errors import RowCountError, StaleFenceError, VersionConflictError
+
+if TYPE_CHECKING:
+    from taskguard.fence import Fence
+
+
+class FencedMixin:
+    """A column `fence`: the token of the holder that last changed the row."""
+
+    fence = Column(BigInteger, nullable=False, default=0, server_default="0")
+
+
+class VersionedMixin:
+    """A column `version`, counted up with each change."""
+
+    version = Column(BigInteger, nullable=False, default=0, server_default="0")
+
+
+def fenced_update(fence: Fence, connection: Any, statement: Update, *, column: str = "fence", rows: int = 1) -> None:
+    """Carry out *statement* with `fence = token` where `fence <= token`, for exactly *rows* rows.
+
+    *connection* is a Connection or a Session. Raises `StaleFenceError` if one of the rows has seen a higher token,
+    `RowCountError` if there are not so many.
+    """
+    table, target = _column(statement, column)
+    guarded = statement.where(target <= fence.token).values({column: fence.token})
+    changed = connection.execute(guarded).rowcount
+    if changed == rows:
+        return
+    found = _values(connection, statement, target)
+    if max(found, default=0) > fence.token:
+        raise StaleFenceError(fence.key, fence.token, table.name, max(found))
+    raise RowCountError(table.name, rows, changed or len(found))
+
+
+def versioned_update(connection: Any, statement: Update, *, version: int, column: str = "version") -> int:
+    """Carry out *statement* on its one row if that still has *version*, and count it up; the new version.
+
+    Raises `VersionConflictError` if another has changed the row since, `RowCountError` if there is no such row.
+    """
+    table, target = _column(statement, column)
+    guarded = statement.where(target == version).values({column: version + 1})
+    changed = connection.execute(guarded).rowcount
+    if changed == 1:
+        return version + 1
+    found = _values(connection, statement, target)
+    if not changed and len(found) == 1 and found[0] != version:
+        raise VersionConflictError(table.name, version, found[0])
+    raise RowCountError(table.name, 1, changed or len(found))
+
+
+def _column(statement: Update, name: str) -> tuple[Table, Any]:
+    """The table, and the column: as an attribute of the model where the statement is about one."""
+    table: Any = statement.table
+    entity = statement.entity_description.get("entity")
+    return table, table.c[name] if entity is None else getattr(entity, name)
+
+
+def _values(connection: Any, statement: Update, target: Any) -> list[int]:
+    """The column in the rows that the user's own condition is true for, as they are now."""
+    question = select(target).with_for_update()
+    condition = statement.whereclause
+    if condition is not None:
+        question = question.where(condition)
+    return [int(row[0] or 0) for row in connection.execute(question)]

@@ -1,0 +1,96 @@
+"""The two small tables in the user's own database: made, kept small, and asked.
+
+`taskguard_fence` has the highest token that each resource has seen, `taskguard_once` the effects that have happened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from taskguard.errors import ConfigurationError
+from taskguard.fencing.connections import Connected, Dialect, Outcome, connected
+from taskguard.fencing.statements import STATEMENTS
+
+LONGEST_NAME = 255
+"""Bytes of a name in a column of these tables; a longer one is cut, and told apart by a digest."""
+MONTH = 30 * 86400.0
+
+_MAKING_TABLES = 5_279_331_846
+_NO_SUCH_TABLE = ("42P01", "42S02", 1146)
+"""PostgreSQL's code, and MariaDB's two."""
+
+
+def create_tables(connection: Any) -> None:
+    """Make both tables where they are missing. On MariaDB and MySQL this commits, so call it in no transaction."""
+    database = connected(connection)
+    if database.dialect == "postgresql":
+        # Two who make a table at once get in each other's way, IF NOT EXISTS or not.
+        database.run("SELECT pg_advisory_xact_lock(:number)", {"number": _MAKING_TABLES})
+    for statement in STATEMENTS[database.dialect].tables:
+        database.run(statement, {})
+
+
+def purge(connection: Any, *, older_than: float = MONTH, at_most: int = 1000) -> int:
+    """Forget marks and effects older than so many seconds; how many were forgotten, at most *at_most* of each.
+
+    A process that slept longer than that would not be refused any more. An effect is kept as long as its task's
+    `keep_for` says, if that is longer. Commit after each call, and call until the answer is 0.
+    """
+    database = connected(connection)
+    statements = STATEMENTS[database.dialect]
+    page = {"age": int(older_than), "most": at_most}
+    gone = 0
+    for (resource,) in database.run(statements.old_marks, page).rows:
+        gone += database.run(statements.drop_mark, {**page, "resource": resource}).changed
+    for effect, name in database.run(statements.old_effects, page).rows:
+        gone += database.run(statements.drop_effect, {**page, "effect": effect, "name": name}).changed
+    return gone
+
+
+def ask(database: Connected, sql: str, parameters: dict[str, Any]) -> Outcome:
+    """One statement on these tables. Where making them is part of the caller's transaction, they are made."""
+    try:
+        return database.run(sql, parameters)
+    except Exception as error:
+        if not _is_missing_table(error):
+            raise
+        if database.dialect != "sqlite":
+            raise ConfigurationError(
+                "the tables taskguard_fence and taskguard_once are not in this database: run `taskguard migrate URL`, "
+                "or Django's migrate with taskguard.fencing.django among its apps, or call "
+                "taskguard.fencing.tables.create_tables(connection) once"
+            ) from error
+    for statement in STATEMENTS["sqlite"].tables:
+        database.run(statement, {})
+    return database.run(sql, parameters)
+
+
+def column_text(name: str, dialect: Dialect) -> str | bytes:
+    """*name* as it stands in a column: cut if it is too long, and in the bytes of UTF-8 where columns are bytes."""
+    if not isinstance(name, str):
+        raise ConfigurationError(f"a resource, or an effect, is named by a text, not {name!r}")
+    data = name.encode("utf-8", "surrogatepass")
+    if len(data) > LONGEST_NAME or b"\0" in data or (len(data) != len(name) and not _is_utf8(data)):
+        digest = hashlib.sha256(data).hexdigest()
+        data = data[:150].replace(b"\0", b"").decode("utf-8", "ignore").encode() + b"#" + digest.encode()
+    return data if dialect == "mysql" else data.decode()
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _is_missing_table(error: BaseException) -> bool:
+    """Whether the database says that there is no such table; toolkits wrap what the driver raised."""
+    raised = getattr(error, "orig", None) or (error.__cause__ if _is_django(error) else None) or error
+    codes = {getattr(raised, "sqlstate", None), getattr(raised, "pgcode", None), *(raised.args or ())[:1]}
+    return not codes.isdisjoint(_NO_SUCH_TABLE) or str(raised).startswith("no such table: taskguard_")
+
+
+def _is_django(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] == "django"

@@ -1,0 +1,66 @@
+"""What a test says of a guarded call: that it was a duplicate, or that the work ran once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taskguard.errors import ConfigurationError, DuplicateTaskError
+from taskguard.guard import Guard
+from taskguard.store import Lease
+from taskguard.testing.watched import WatchedStore
+
+
+def assert_skipped(handle: Any, *, by: Any = None) -> None:
+    """The call that returned *handle* was no work of its own: a twin was queued, running or done.
+
+    With *by*, the handle of another call (or its id), the twin is that one.
+    """
+    about = getattr(handle, "taskguard", None)
+    if about is None:
+        raise AssertionError(f"{handle!r} is not the handle of a guarded call")
+    owner = about.owner if about.duplicate else _refused_by(handle)
+    if owner is None:
+        raise AssertionError(f"the call of {about.key} was not skipped: it is job {about.owner} itself")
+    expected = getattr(by, "id", by)
+    if expected is not None and owner != expected:
+        raise AssertionError(f"the call of {about.key} was skipped in favour of {owner}, not of {expected}")
+
+
+def _refused_by(handle: Any) -> str | None:
+    """Of an eager call, which cannot wait: whose twin it was told to be."""
+    error = getattr(handle, "_result", None)  # of Celery's EagerResult; `result` would ask the backend of any other
+    return error.owner if isinstance(error, DuplicateTaskError) else None
+
+
+def assert_ran_once(what: Any, *args: Any, **kwargs: Any) -> None:
+    """The body of that call was let in once, by whatever job: no more, and no less.
+
+    *what* is a guarded task with the arguments of the call, or a `Guard` with the key. Its store must be the
+    `WatchedStore` of the fixtures.
+    """
+    key, store = _looked_at(what, args, kwargs)
+    if not isinstance(store, WatchedStore):
+        raise ConfigurationError(
+            f"{store!r} does not remember its runs; guard in memory, with the fixture taskguard_in_memory or "
+            "taskguard.testing.on_store(app, WatchedStore())"
+        )
+    runs = [run for run in store.runs if run.key == key or run.key.startswith(f"{key}:")]
+    if len(runs) != 1:
+        raise AssertionError(f"{key} ran {len(runs)} times, not once{''.join(_line(run, store) for run in runs)}")
+
+
+def _looked_at(what: Any, args: Any, kwargs: Any) -> tuple[str, Any]:
+    if isinstance(what, Guard):
+        (key,) = args
+        return key, what.store
+    guarded = getattr(what, "taskguard", None)
+    if guarded is None:
+        raise ConfigurationError(f"{what!r} is neither a guarded task nor a Guard")
+    given = kwargs.pop("idempotency_key", None)
+    key = guarded.keys.explicit(given) if given else guarded.keys(args, kwargs)
+    guarding = getattr(guarded, "guarding", None)
+    return key, guarding.guard.store if guarding is not None else guarded._own_store
+
+
+def _line(run: Lease, store: WatchedStore) -> str:
+    return f"\n  job {run.owner}, token {run.token}, start {run.starts}: {store.ends.get(run.attempt, 'has not ended')}"

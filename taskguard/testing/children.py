@@ -1,0 +1,83 @@
+"""A forked process that runs one delivery of a job, and may kill or stop itself on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+LONGEST_TEXT = 20_000
+"""What a child has to say must fit into a pipe that nobody reads yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How it went: where the child killed or stopped itself, how many steps there were, what was raised."""
+
+    at: str = ""
+    steps: int = 0
+    problem: str = ""
+
+
+class Child:
+    """*work* is given a function that sends this very process a signal, and returns the number of steps."""
+
+    def __init__(self, work: Callable[[Callable[[str], None]], int], number: signal.Signals = signal.SIGKILL) -> None:
+        self._reader, writer = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of threads: the guard's own are fit for a fork
+            self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self._reader)
+            _be_child(work, writer, number)
+        os.close(writer)
+        self._is_over = False
+
+    def wait_until_stopped(self) -> bool:
+        """Whether it has stopped itself; false if it is over."""
+        _, status = os.waitpid(self._pid, os.WUNTRACED)
+        self._is_over = not os.WIFSTOPPED(status)
+        return not self._is_over
+
+    def is_over_within(self, seconds: float) -> bool:
+        give_up = time.monotonic() + seconds
+        while not self._is_over and time.monotonic() < give_up:
+            self._is_over = os.waitpid(self._pid, os.WNOHANG)[0] == self._pid
+            time.sleep(0.005)
+        return self._is_over
+
+    def go_on(self) -> None:
+        os.kill(self._pid, signal.SIGCONT)
+
+    def end(self) -> End:
+        if not self._is_over:
+            os.waitpid(self._pid, 0)
+        with os.fdopen(self._reader) as pipe:
+            facts = [json.loads(line) for line in pipe]
+        return End(**{name: value for fact in facts for name, value in fact.items()}) if facts else _SILENT
+
+
+_SILENT = End(problem="its process ended, and said nothing")
+
+
+def _be_child(work: Callable[[Callable[[str], None]], int], writer: int, number: signal.Signals) -> NoReturn:
+    def say(**facts: object) -> None:
+        os.write(writer, (json.dumps(facts) + "\n").encode())
+
+    def signal_myself(where: str) -> None:
+        say(at=where)
+        os.kill(os.getpid(), number)
+
+    try:
+        say(steps=work(signal_myself))
+    except BaseException:
+        sys.settrace(None)
+        say(problem=traceback.format_exc()[-LONGEST_TEXT:])
+    os._exit(0)

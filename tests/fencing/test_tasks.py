@@ -1,0 +1,52 @@
+"""What tasks go by, in this process: whose effects are whose, and a refusal where nothing can be put back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from taskguard import Fence, StaleFenceError
+from tests.celery.inprocess import guarded, make_app
+from tests.fencing.databases import Client
+from tests.fencing.test_healing import AHEAD, raise_mark
+
+
+@pytest.fixture
+def shop(url_of: Any, open_client: Any) -> Client:
+    return open_client(url_of("sqlite"))
+
+
+def test_two_tasks_with_the_same_key_of_the_caller_s_have_their_own_effects(shop: Client):
+    app = make_app()
+
+    def once(key: str, fence: Fence) -> bool:
+        with shop.transaction() as tx:
+            return bool(fence.once(tx))
+
+    charge = guarded(app, name="charge")(once)
+    mail = guarded(app, name="mail")(once)
+    calls = [task.apply(("a",), headers={"taskguard_idempotency_key": "order 7"}) for task in (charge, mail, charge)]
+
+    assert [call.get() for call in calls] == [True, True, False]
+
+
+def test_a_refusal_in_eager_mode_is_raised_and_the_next_call_has_a_higher_token(shop: Client):
+    app = make_app()
+
+    @guarded(app)
+    def write(key: str, fence: Fence) -> int:
+        with shop.transaction() as tx:
+            fence.protect(tx, "account")
+        return fence.token
+
+    raise_mark(shop, "account")
+    with pytest.raises(StaleFenceError):
+        write.apply(("a",)).get()
+    assert write.apply(("a",)).get() > AHEAD
+
+
+@pytest.mark.parametrize("name", [42, b"bytes"])
+def test_a_name_that_is_no_text_is_refused(shop: Client, guard: Any, name: Any):
+    with guard.hold("key") as fence, shop.transaction() as tx, pytest.raises(ValueError, match="named by a text"):
+        fence.protect(tx, name)
