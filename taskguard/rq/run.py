@@ -129,6 +129,10 @@ class Run:
                     return self.it.put_back(None, str(error) if floor else "it lost its lease")
                 work.release_quietly()
                 return self._lost(work)
+            if self._is_loss_of_slot(error):
+                self.is_settled = True
+                work.release_quietly()  # it has not failed, and may come again
+                raise
             self.it.forget_waiting()
             failure = error
             if not self._settled(lambda: self._fail(work, failure)):
@@ -235,6 +239,10 @@ class Run:
         if self.it.has_our_worker:
             raise NothingToTell(f"{self.it.key}: the lease with token {work.lease.token} is over")
         raise LeaseLostError(self.it.key, work.lease.token)
+
+    def _is_loss_of_slot(self, error: BaseException) -> bool:
+        """Whether a scheduled job has lost the claim of its slot, which is around that of its function."""
+        return isinstance(error, LeaseLostError) and error.key == (self.job.note.slot or {}).get("run")
 
     def _is_left_to_us(self) -> bool:
         """Whether nobody else will end this job: it was another one that took the key, or somebody's hand."""

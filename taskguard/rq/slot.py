@@ -20,7 +20,7 @@ from taskguard.policy import Policy
 from taskguard.rq.answer import NothingToTell
 from taskguard.rq.clock import LONGEST_WAIT
 from taskguard.rq.delivery import Delivery
-from taskguard.rq.guarding import JobGuard, guard_of
+from taskguard.rq.guarding import JobGuard, guard_for, guard_of
 from taskguard.rq.note import NAMESPACE, Note
 from taskguard.rq.noted import NotedJob, PutBack, noted
 from taskguard.rq.obtaining import MARGIN, Obtaining, SlotSkipped
@@ -58,9 +58,8 @@ class _SlotGuard(JobGuard):
     def __init__(self, job: NotedJob, slot: SlotNote, call: Callable[[], Any] | None = None) -> None:
         namespace = (job.note.slot or {}).get(NAMESPACE, "taskguard")
         own = guard_of(job.func) if call is not None else None
-        chosen = {} if own is None else {"lease": own.policy.lease, "on_lost": own.policy.on_lost}
-        if own is not None:
-            chosen["max_starts"] = own.policy.max_starts
+        taken = ("lease", "on_lost", "max_starts")
+        chosen = {} if own is None else {name: getattr(own.policy, name) for name in taken}
         options = {"keep_for": slot.keep_for, "namespace": namespace, **chosen}
         super().__init__(_nothing, options, is_checked=True)
         self.name = str(job.func_name)
@@ -82,7 +81,7 @@ def _nothing() -> None: ...
 def _fence_wanted(job: NotedJob) -> str | None:
     """The parameter of a plain function that is given the fence, unless its caller gives it."""
     function = job.func
-    if not inspect.isfunction(function) or guard_of(function) is not None:
+    if not inspect.isfunction(function) or guard_for(function, job.queue_class) is not None:
         return None
     name = fence_parameter(function)
     given = inspect.signature(function).bind_partial(*job.args, **job.kwargs).arguments

@@ -338,6 +338,23 @@ def test_a_failed_job_that_is_requeued_runs_again(scene: Scene, hand: Hand):
     assert hand.look(1) == 1
 
 
+def test_a_run_that_has_lost_its_slot_comes_again(scene: Scene, hand: Hand):
+    """And the key of its function is free meanwhile: it has not failed."""
+    hand.register(timed.brief, "hourly", "wait")
+    hand.look(1)
+    (job_id,) = scene.queue.job_ids
+    scene.start_worker()
+    scene.ledger.wait_for("ran")
+    ((entry, _),) = hand.scheduler.entries.values()
+    hand.scheduler.store.forget(entry.slot(0).run_key)  # by hand, say
+    scene.ledger.wait_for("ran", 2)
+    scene.open()
+    scene.wait_for_status(Job(job_id, connection=scene.connection), "finished")
+
+    assert len({line["slot"] for line in scene.ledger.lines("ran")}) == 1
+    assert hand.look(1) == 1
+
+
 @pytest.mark.parametrize("end", ["cancel", "delete"])
 def test_a_job_that_rq_gives_up_keeps_nobody_waiting(scene: Scene, hand: Hand, end: str):
     hand.register()
