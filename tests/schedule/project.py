@@ -83,6 +83,15 @@ def tick(fence: Fence, seconds: float = 0.0, **_: Any) -> None:
     note("end", fence)
 
 
+@app.task(name="flaky", bind=True, max_retries=5)
+def flaky(self: Any) -> None:
+    """Succeeds at its second try."""
+    note("start", current_fence(), retries=self.request.retries)
+    if not self.request.retries:
+        raise self.retry(countdown=0.2)
+    note("end", current_fence())
+
+
 @app.task(name="plain", acks_late=True)
 def plain(seconds: float = 0.0, **facts: Any) -> None:
     fence = current_fence()

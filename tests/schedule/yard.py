@@ -99,7 +99,7 @@ class Yard:
         command = ["-m", "celery", "-A", PROJECT, "beat", "-S", scheduler, "-l", "INFO", *files]
         return self._add(name, command, ahead)
 
-    def worker(self) -> Process:
+    def worker(self, pool: str = "solo", concurrency: int = 1) -> Process:
         name = f"worker{len(self.processes)}"
         quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
         command = [
@@ -109,7 +109,9 @@ class Yard:
             PROJECT,
             "worker",
             "-P",
-            "solo",
+            pool,
+            "-c",
+            str(concurrency),
             "-l",
             "INFO",
             "-n",
