@@ -21,6 +21,7 @@ Kind: TypeAlias = Literal[
     "released",
     "requeued",
     "refused",  # the end of the work was not accepted: somebody else holds the key
+    "fence_refused",  # a resource has seen a higher token and refused a write of the body
     "lost",  # the store says that this lease is not the newest
     "unsure",  # the lease ran out and the store is silent
     "renewal_failed",  # the store could not be asked; it is asked again
@@ -59,6 +60,10 @@ class Event:
     state: str = ""
     since: float = 0.0
     detail: str = ""
+    lasts: float = 0.0
+    """Of a claim: seconds that it holds unless it is renewed, a job's delay in the queue included."""
+    differs: tuple[str, ...] = ()
+    """Arguments, by name, in which this call is not like the holder's: its key does not tell them apart."""
 
     def __str__(self) -> str:
         parts = [f"{self.kind.replace('_', ' ')}: {self.key}", f"owner {self.owner}"]
@@ -68,6 +73,8 @@ class Event:
             parts.append(f"since {datetime.fromtimestamp(self.since, timezone.utc):%Y-%m-%d %H:%M:%S} UTC")
         if self.token:
             parts.append(f"token {self.token}")
+        if self.differs:
+            parts.append(f"with other {', '.join(self.differs)}")
         if self.detail:
             parts.append(self.detail)
         return ", ".join(parts)

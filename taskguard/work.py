@@ -68,6 +68,9 @@ class Work:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._leave_body()
+        if isinstance(error, StaleFenceError) and error.token == self.lease.token:
+            detail = f"{error.resource} has seen {error.mark}"
+            self._guard.tell("fence_refused", self.lease, token=error.token, detail=detail)
         lost = self._holding.body.meaning_of(error) if self._holding.body is not None else None
         if lost is not None:
             raise lost from None

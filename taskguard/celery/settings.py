@@ -39,12 +39,16 @@ class Settings:
     """Slots missed longer ago than so many seconds are not caught up."""
     listeners: Sequence[Listener] = ()
     """Functions that are told of every decision, beside the log."""
+    history: bool = True
+    """Whether decisions are kept in the store, for `taskguard explain`, `stats` and `watch`."""
 
     def __post_init__(self) -> None:
         if self.on_store_error not in ("retry", "fail", "run_unguarded"):
             raise ConfigurationError(
                 f"taskguard_on_store_error={self.on_store_error!r} is not known; write retry, fail or run_unguarded"
             )
+        if not isinstance(self.history, bool):
+            raise ConfigurationError(f"taskguard_history={self.history!r} is neither; write True or False")
         for name in ("queued_for", "republish_after"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 10 * 365 * 86400:

@@ -13,6 +13,12 @@ from .processes import Server
 DATABASE = "taskguard"
 USER = "taskguard"
 
+_LEAN = {
+    "innodb-buffer-pool-size": "32M",
+    "innodb-log-file-size": "16M",
+    "innodb-use-native-aio": 0,  # the kernel has only so many of these contexts for all servers of a machine
+}
+
 
 class MariaDBServer(Server):
     """A MariaDB server with InnoDB tables. What it acknowledged survives a crash; *durable* False trades that."""
@@ -42,7 +48,8 @@ class MariaDBServer(Server):
         installer = binaries.in_system("mariadb-install-db")
         user = [f"--user={pwd.getpwuid(NOBODY).pw_name}"] if self.as_nobody else []
         options = ["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
-        self.run([str(installer), *options, *user, f"--datadir={self.data}"])
+        lean = [f"--{name}={value}" for name, value in _LEAN.items()]
+        self.run([str(installer), *options, *user, f"--datadir={self.data}", *lean])
         first = self.directory / "first.sql"
         # Each start says it: the file is read before the first client is served.
         first.write_text(
@@ -62,10 +69,9 @@ class MariaDBServer(Server):
             "port": self.port,
             "init-file": self.directory / "first.sql",
             "innodb-flush-log-at-trx-commit": switch,
-            "innodb-buffer-pool-size": "32M",
-            "innodb-log-file-size": "16M",
             "max-connections": 200,
             "skip-name-resolve": 1,
+            **_LEAN,
         }
         return [str(self.binary), "--no-defaults", *(f"--{name}={value}" for name, value in options.items())]
 

@@ -295,4 +295,6 @@ def _temporary_directory(for_all: bool) -> Path:
 
 
 def _tail(text: str) -> str:
-    return "\n".join(text.splitlines()[-20:])
+    lines = text.splitlines()
+    # Some say what went wrong, and then at length where to ask about it.
+    return "\n".join([*(line for line in lines[:-20] if "ERROR" in line), *lines[-20:]])
