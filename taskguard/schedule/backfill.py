@@ -16,7 +16,7 @@ from typing import Literal
 
 from taskguard.guard import new_attempt
 from taskguard.schedule.boundaries import MICROS, between
-from taskguard.schedule.entry import PREFIX, Note, ScheduledEntry, Slot
+from taskguard.schedule.entry import RUNS, Note, ScheduledEntry, Slot
 from taskguard.schedule.keeper import CLAIM
 from taskguard.schedule.mark import NO_TIME, Marks
 from taskguard.store import Claim, Completed, Ending, Held, Store
@@ -36,7 +36,7 @@ class Again(Slot):
 
     @property
     def run_key(self) -> str:
-        return f"{PREFIX}{self.entry.label}:again:{Slot(self.entry, self.at).job_id}"
+        return f"{RUNS}{self.entry.label}:again:{Slot(self.entry, self.at).job_id}"
 
     def note(self) -> Note:
         first = super().note()

@@ -54,6 +54,8 @@ class Decision:
     """Nothing can be done for so many seconds."""
     cancel: bool = False
     """End the run that is in the way."""
+    published: bool = False
+    """It was published, and only the mark is missing."""
     missed: int = 0
     """How many slots are dropped that nobody was there for."""
     skipped: bool = False
@@ -69,7 +71,7 @@ def decide(entry: ScheduledEntry, settled: int, now: int, run: Entry | None, wat
     if run is not None and _was_published(run):
         own = next((at for at in slots if entry.slot(at).job_id == run.owner), None)
         if own is not None:
-            return Decision(own)  # only the mark is missing
+            return Decision(own, published=True)
     if run is not None and run.state in ("queued", "running") and run.remaining > 0:
         return _beside(entry, slots, run)
     buffered = _buffered(entry, slots, run, now)

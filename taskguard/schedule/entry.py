@@ -19,6 +19,9 @@ Overlap = Literal["skip", "buffer_one", "buffer_all", "cancel_other", "allow_all
 CatchUp = Literal["none", "latest", "all"]
 
 PREFIX = "taskguard:schedule:"
+"""Of what only schedulers need to see …"""
+RUNS = "schedule:"
+"""… and of what people look for: what is running."""
 _JOBS = uuid.UUID("4b0d5f0a-6c1c-5d0e-9f43-7a1a7bd0c0de")
 _DAY = 86400.0
 SLOTS_REMEMBERED = 1000
@@ -161,7 +164,7 @@ class Slot:
     def run_key(self) -> str:
         """The entry of the store that the run holds: one for all slots where runs must not overlap."""
         of = self.entry
-        return f"{PREFIX}{of.label}:run" if of.is_exclusive else f"{PREFIX}{of.label}:run:{self.job_id}"
+        return f"{RUNS}{of.label}:run" if of.is_exclusive else f"{RUNS}{of.label}:run:{self.job_id}"
 
     @property
     def keep_for(self) -> float:

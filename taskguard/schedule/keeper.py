@@ -210,7 +210,8 @@ class Timekeeper:
         self, entry: ScheduledEntry, decision: Decision, memory: _Memory, now: int, run: Entry | None
     ) -> None:
         before = memory.settled
-        if not self._move(entry, decision.up_to, memory, now):
+        up_to = ALWAYS if entry.is_once and decision.published else decision.up_to
+        if not self._move(entry, up_to, memory, now):
             return
         slot = entry.slot(decision.up_to)
         if decision.missed:

@@ -116,9 +116,8 @@ def test_the_command(redis_server: RedisServer, tmp_path: Path):
         assert done.returncode == 0, done.stderr
         return [json.loads(line)["state"] for line in done.stdout.splitlines()]
 
-    assert backfill("--dry-run") == ["would run"] * 3
     assert backfill() == ["published"] * 3
-    assert backfill() == ["in progress"] * 3
+    assert backfill("--dry-run") == ["in progress"] * 3
 
 
 def _iso(seconds: int) -> str:

@@ -314,6 +314,30 @@ def test_a_one_off_entry_runs_once_with_three_schedulers(bench: Bench):
     assert bench.seconds() == [10]
 
 
+def test_a_one_off_entry_whose_scheduler_died_before_the_mark_runs_once(bench: Bench):
+    once = every(10, one_off=True)
+    keeper, other = bench.keeper(), bench.keeper()
+    keeper.look(once, bench.publish)
+    other.look(once, bench.publish)
+    bench.clock.advance(10)
+    real = bench.store.claim
+
+    def publish_and_die(slot: Slot) -> None:
+        bench.publish(slot)
+        bench.store.claim = lambda *_: (_ for _ in ()).throw(Crash)
+
+    with pytest.raises(Crash):
+        keeper.look(once, publish_and_die)
+    bench.store.claim = real
+    bench.work()
+    for _ in range(6):
+        other.look(once, bench.publish)
+        bench.clock.advance(86400 * 7)  # until the run itself is forgotten
+    bench.keeper().look(once, bench.publish)
+
+    assert bench.seconds() == [10]
+
+
 @pytest.mark.parametrize("ago", [-30, 5, 100])
 def test_a_clocked_entry_runs_once_also_if_its_moment_has_passed(bench: Bench, ago: int):
     clocked = changed(every(1), schedule=Clocked(START - timedelta(seconds=ago)))
