@@ -74,7 +74,7 @@ class Run:
         setattr(self.job, BEGUN, True)
         recorder = self.it.guard.recorder
         if recorder is not None:
-            recorder.gather = self.it.policy.lease / 3  # by then there is a connection beside RQ's, for the renewal
+            recorder.gather = self.it.policy.lease / 2  # by then there is a connection beside RQ's, for the renewal
         try:
             return self._run(args, kwargs)
         finally:
