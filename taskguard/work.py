@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from taskguard.guard import Guard
 
 
+def effects_of(policy: Policy, owner: str, idempotency_key: str, effect_key: str | None = None) -> Effects:
+    effect = effect_key or idempotency_key
+    # Work by a key may be done again, by another job, when its time is over; one and the same job's work never.
+    is_the_job_s = policy.on_done == "rerun" and effect == idempotency_key
+    return Effects(effect, effect if is_the_job_s else owner, policy.keep)
+
+
 class Work:
     """A granted claim: its body runs in a `with` block, its end is one of the methods below."""
 
@@ -43,16 +50,13 @@ class Work:
             lease, seconds=policy.lease, asked=asked, on_lost=policy.on_lost, at_most=policy.hold_at_most
         )
         self.lease = lease
-        effect = effect_key or idempotency_key
-        # Work by a key may be done again, by another job, when its time is over; one and the same job's work never.
-        is_the_job_s = policy.on_done == "rerun" and effect == idempotency_key
         self.fence = Fence(
             self._holding,
             store=guard.store,
             ask=guard.heartbeat.renew_now,
             idempotency_key=idempotency_key,
             scheduled_for=scheduled_for,
-            effects=Effects(effect, effect if is_the_job_s else lease.owner, policy.keep),
+            effects=effects_of(policy, lease.owner, idempotency_key, effect_key),
         )
 
     def __enter__(self) -> Fence:

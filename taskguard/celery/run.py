@@ -38,11 +38,12 @@ from taskguard.errors import (
     WaitTimeoutError,
 )
 from taskguard.guard import Guard, new_attempt
+from taskguard.lone_fence import lone_fence
 from taskguard.outcomes import NotKept
 from taskguard.places import next_of, place_of, run_of
 from taskguard.policy import Policy
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Held, How
-from taskguard.work import Work
+from taskguard.work import Work, effects_of
 
 ENDED = "_taskguard_ended"
 """On the request of a job whose end is in the store: how it ended."""
@@ -153,16 +154,20 @@ class Run:
     def _begin(self, claim: Claim) -> Work | Held | Completed:
         self.claim = claim
         headers = self.headers
-        given = headers.idempotency_key
-        by_key = self.id if self.policy.on_done == "rerun" else self.key
-        # Another task may be called with the same key of the caller's: its effects are others.
-        effect = self.key if given else by_key
-        answer = self.guard.begin(claim, self.policy, idempotency_key=given or by_key, effect_key=effect)
+        idempotency_key, effect = self._known_by()
+        answer = self.guard.begin(claim, self.policy, idempotency_key=idempotency_key, effect_key=effect)
         if isinstance(answer, Work) or not self.policy.enforce:
             return answer
         if headers.idempotency_key and answer.payload and headers.payload != answer.payload:
             raise PayloadMismatchError(answer.key, answer.owner)
         return answer
+
+    def _known_by(self) -> tuple[str, str]:
+        """What makes two runs the same work: for others, and for `fence.once`."""
+        given = self.headers.idempotency_key
+        by_key = self.id if self.policy.on_done == "rerun" else self.key
+        # Another task may be called with the same key of the caller's: its effects are others.
+        return given or by_key, self.key if given else by_key
 
     def _ends_at_once(self) -> bool:
         """Whether this job is over if another one is running: it is told in the same step that finds it out."""
@@ -533,7 +538,10 @@ class Run:
         what = self.guarding.settings.on_store_error
         if what == "run_unguarded" and not self.was_held:
             _logger.warning("%s[%s] runs unguarded: %s", self.task.name, self.id, error)
-            return self.body(*args, **kwargs)
+            idempotency_key, effect = self._known_by()
+            effects = effects_of(self.policy, self.id, idempotency_key, effect)
+            with lone_fence(self.name, self.id, idempotency_key, effects):
+                return self.body(*args, **kwargs)
         if (
             (what == "fail" and not self.was_held)
             or self.request.is_eager

@@ -17,7 +17,7 @@ from taskguard.rq.clock import JobClock
 from taskguard.rq.guarding import JobGuard
 from taskguard.rq.note import Note
 from taskguard.rq.noted import NotedJob, PutBack, noted
-from taskguard.rq.owner import is_other_run, job_id_of, owner_of, shown
+from taskguard.rq.owner import is_other_run, job_id_of, occurrence_of, owner_of, shown
 from taskguard.rq.twin import Twin, end_queued
 from taskguard.store import Claimant, Ending, Entry, Held
 
@@ -49,6 +49,13 @@ class Delivery:
             self.change(key=key, payload=keys.payload(args, kwargs) if given else "")
         self.key = self.note.key
         self.place = self.note.place or place_of(self.policy, self.key)
+
+    def known_by(self) -> tuple[str, str]:
+        """What makes two runs the same work: for others, and for `fence.once`."""
+        given = self.note.idempotency_key
+        by_key = occurrence_of(self.job, self.owner) if self.policy.on_done == "rerun" else self.key
+        # Another function may be called with the same key of the caller's: its effects are others.
+        return given or by_key, self.key if given else by_key
 
     # -- what it is ------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from taskguard.guard import pauses
 from taskguard.rq.clock import LONGEST_WAIT
 from taskguard.rq.delivery import Delivery, facts_of, is_queued
 from taskguard.rq.noted import PutBack, is_scheduled_again
-from taskguard.rq.owner import next_owner, occurrence_of, shown
+from taskguard.rq.owner import next_owner, shown
 from taskguard.store import Claim, Completed, Held
 from taskguard.work import Work
 
@@ -83,14 +83,13 @@ class Obtaining:
 
     def _begin(self, claim: Claim, tell: bool = True) -> Work | Held | Completed:
         it = self._it
-        by_key = occurrence_of(it.job, it.owner) if it.policy.on_done == "rerun" else it.key
         given = it.note.idempotency_key
+        idempotency_key, effect = it.known_by()
         answer = it.guard.begin(
             claim,
             it.policy,
-            idempotency_key=given or by_key,
-            # Another function may be called with the same key of the caller's: its effects are others.
-            effect_key=it.key if given else by_key,
+            idempotency_key=idempotency_key,
+            effect_key=effect,
             tell=tell,
             before_too_many=lambda: it.job.note_end(for_good=True),
         )

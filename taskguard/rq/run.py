@@ -26,6 +26,7 @@ from taskguard.errors import (
     StoreUnavailableError,
     TooManyStartsError,
 )
+from taskguard.lone_fence import lone_fence
 from taskguard.rq.answer import NothingToTell, answer
 from taskguard.rq.delivery import Delivery, is_queued
 from taskguard.rq.guarding import BEGUN, JobGuard
@@ -34,7 +35,7 @@ from taskguard.rq.obtaining import Obtaining
 from taskguard.rq.owner import job_id_of, shown
 from taskguard.store import Completed, Entry
 from taskguard.switch import is_off
-from taskguard.work import Work
+from taskguard.work import Work, effects_of
 
 UNTIL_THE_STORE_IS_BACK = 3600.0
 """A body that has run is not run again because the store is away: its end waits, as long as the job may run."""
@@ -47,8 +48,6 @@ def run(job: Job, guarded: JobGuard, args: Any, kwargs: Any) -> Any:
 
 
 def _run_unguarded(job: Job, guarded: JobGuard, args: Any, kwargs: Any) -> Any:
-    from taskguard.lone_fence import lone_fence
-
     key = guarded.name
     with suppress(TypeError):  # arguments that do not fit: the body says so itself
         key = guarded.keys(args, kwargs)
@@ -247,7 +246,11 @@ class Run:
         if what == "run_unguarded" and not it.was_held:
             _logger.warning("%s[%s] runs unguarded: %s", self.guarded.name, self.job.id, error)
             it.clock.start()
-            return self.guarded.call(args, kwargs)
+            idempotency_key, effect = it.known_by()
+            effects = effects_of(it.policy, it.owner, idempotency_key, effect)
+            with lone_fence(it.name, it.owner, idempotency_key, effects):
+                value = self.guarded.call(args, kwargs)
+                return _awaited(value) if inspect.iscoroutine(value) else value
         passing = isinstance(error, StoreUnavailableError)
         if (what == "fail" and not it.was_held) or it.is_sync or not passing:
             raise error

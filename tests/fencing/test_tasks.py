@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from taskguard import Fence, StaleFenceError
+from taskguard import Fence, StaleFenceError, StoreUnavailableError
 from tests.celery.inprocess import guarded, make_app
 from tests.fencing.databases import Client
 from tests.fencing.test_healing import AHEAD, raise_mark
@@ -29,6 +29,35 @@ def test_two_tasks_with_the_same_key_of_the_caller_s_have_their_own_effects(shop
     calls = [task.apply(("a",), headers={"taskguard_idempotency_key": "order 7"}) for task in (charge, mail, charge)]
 
     assert [call.get() for call in calls] == [True, True, False]
+
+
+def test_a_task_that_runs_unguarded_has_a_fence_and_does_not_do_again_what_it_has_done(shop: Client, guard: Any):
+    app = make_app()
+    app.conf.taskguard_on_store_error = "run_unguarded"
+    fences = []
+
+    @guarded(app, on_done="reuse_success", keep_for=60)
+    def charge(key: str, fence: Fence) -> bool:
+        fences.append(fence)
+        with shop.transaction() as tx:
+            fence.protect(tx)
+            first = bool(fence.once(tx))
+        if first:
+            raise SystemExit  # its end never reaches the store
+        return first
+
+    with pytest.raises(SystemExit):
+        charge.apply(("a",)).get()
+    store = charge.taskguard.guarding.guard.store
+    charge.taskguard.guarding.guard.patience = 0.1
+    store.claim = silent
+    assert charge.apply(("a",)).get() is False
+    assert fences[0].token < fences[1].token
+    assert fences[0].key == fences[1].key and fences[0].idempotency_key == fences[1].idempotency_key
+
+
+def silent(*_: Any) -> Any:
+    raise StoreUnavailableError("store", "timed out")
 
 
 def test_a_refusal_in_eager_mode_is_raised_and_the_next_call_has_a_higher_token(shop: Client):
