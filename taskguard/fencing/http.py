@@ -16,8 +16,9 @@ STALE = 412
 
 Request = TypeVar("Request")
 
-_PLAIN = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
-"""What may stand in a header as it is, beside letters and digits; the rest is written as %XX."""
+_PLAIN = "!#$&'()*+,-./:;<=>?@[]^_`{|}~"
+"""What may stand in a header as it is, beside letters and digits; the rest is written as %XX, also a space: at the end
+of a header it would be lost."""
 
 
 class FenceAuth:
