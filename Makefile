@@ -83,6 +83,7 @@ demo: $(VENV)/.ready
 bench: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --group peers
 	$(BIN)/python benchmarks/locks.py
+	$(BIN)/python benchmarks/history.py
 	$(BIN)/python benchmarks/celery_tasks.py
 	$(BIN)/python benchmarks/rq_jobs.py
 	$(BIN)/python benchmarks/effects.py

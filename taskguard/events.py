@@ -21,6 +21,7 @@ Kind: TypeAlias = Literal[
     "released",
     "requeued",
     "refused",  # the end of the work was not accepted: somebody else holds the key
+    "fence_refused",  # a resource has seen a higher token and refused a write of the body
     "lost",  # the store says that this lease is not the newest
     "unsure",  # the lease ran out and the store is silent
     "renewal_failed",  # the store could not be asked; it is asked again
@@ -29,10 +30,21 @@ Kind: TypeAlias = Literal[
     "wait_timeout",
     "too_many_starts",
     "not_kept",  # the work is done, its result could not be kept
+    "scheduled",  # a slot was published
+    "slot_late",  # ... more than a second after its time
+    "slot_caught_up",  # ... though nobody had been there at its time
+    "slot_buffered",  # ... once the run that it would have overlapped had ended
+    "slot_skipped",  # an earlier run lasts, so it is not run
+    "slot_missed",  # nobody was there, and it is not caught up
+    "slot_cancelled",  # the earlier run was ended for it
+    "slot_republished",  # its message seems to be lost, and was published again
+    "slots_blocked",  # one run has kept several slots in a row from running
 ]
 
-_QUIET = frozenset({"claimed", "completed", "released", "requeued"})
-_LEVEL = {"duplicate": logging.INFO, "reused": logging.INFO, "took_over": logging.INFO}
+_QUIET = frozenset({"claimed", "completed", "released", "requeued", "scheduled"})
+_LEVEL = dict.fromkeys(
+    ("duplicate", "reused", "took_over", "slot_late", "slot_caught_up", "slot_buffered", "slot_skipped"), logging.INFO
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +60,10 @@ class Event:
     state: str = ""
     since: float = 0.0
     detail: str = ""
+    lasts: float = 0.0
+    """Of a claim: seconds that it holds unless it is renewed, a job's delay in the queue included."""
+    differs: tuple[str, ...] = ()
+    """Arguments, by name, in which this call is not like the holder's: its key does not tell them apart."""
 
     def __str__(self) -> str:
         parts = [f"{self.kind.replace('_', ' ')}: {self.key}", f"owner {self.owner}"]
@@ -57,6 +73,8 @@ class Event:
             parts.append(f"since {datetime.fromtimestamp(self.since, timezone.utc):%Y-%m-%d %H:%M:%S} UTC")
         if self.token:
             parts.append(f"token {self.token}")
+        if self.differs:
+            parts.append(f"with other {', '.join(self.differs)}")
         if self.detail:
             parts.append(self.detail)
         return ", ".join(parts)

@@ -30,6 +30,8 @@ from taskguard.errors import (
 from taskguard.events import Event, Kind, Listener, Listeners, log
 from taskguard.fence import Fence, fence_held_here
 from taskguard.heartbeat import Heartbeat, Holding
+from taskguard.history import Recorder, history_of
+from taskguard.keys import differing
 from taskguard.lone_fence import lone_fence
 from taskguard.outcomes import JsonOutcomes, Outcomes
 from taskguard.policy import Policy
@@ -62,6 +64,7 @@ class Guard:
         patience: float = PATIENCE,
         outcomes: Outcomes | None = None,
         listeners: Iterable[Listener] = (log,),
+        history: bool = True,
     ) -> None:
         if isinstance(store, str):
             store = open_store(store, namespace=namespace or "taskguard")
@@ -71,10 +74,17 @@ class Guard:
             raise ConfigurationError(f"Guard takes the URL of a store, or a store, not {store!r}")
         if isinstance(patience, bool) or not isinstance(patience, (int, float)) or not patience >= 0:
             raise ConfigurationError(f"patience={patience!r} is no duration; write a number of seconds")
+        if not isinstance(history, bool):
+            raise ConfigurationError(f"history={history!r} is neither; write history=True or history=False")
         self.store = store
         self.patience = float(patience)
         self.outcomes: Outcomes = outcomes or JsonOutcomes()
         self.listeners = Listeners(listeners)
+        kept = history_of(store) if history else None
+        self.recorder = None if kept is None else Recorder(kept)
+        """Brings decisions to the store's history; None if none are kept."""
+        if self.recorder is not None:
+            self.listeners.add(self.recorder)
         self.heartbeat = Heartbeat(self.store, self._tell_of_holding)
 
     def __repr__(self) -> str:
@@ -82,6 +92,8 @@ class Guard:
 
     def close(self) -> None:
         """Give back what the store holds open."""
+        if self.recorder is not None:
+            self.recorder.flush()
         self.store.close()
 
     # -- for scripts and services ----------------------------------------------------------------------------------
@@ -219,6 +231,7 @@ class Guard:
         *,
         idempotency_key: str | None = None,
         scheduled_for: datetime | None = None,
+        schedule: str = "",
         effect_key: str | None = None,
         tell: bool = True,
         patience: float | None = None,
@@ -233,7 +246,7 @@ class Guard:
         asked, answer = self.ask(claim, tell=tell, patience=patience)
         if not isinstance(answer, Lease):
             return answer
-        work = Work(self, policy, answer, asked, idempotency_key or claim.owner, scheduled_for, effect_key)
+        work = Work(self, policy, answer, asked, idempotency_key or claim.owner, scheduled_for, effect_key, schedule)
         if answer.starts > policy.max_starts:
             error = TooManyStartsError(claim.key, claim.owner, answer.starts, policy.max_starts)
             self.tell("too_many_starts", answer, token=answer.token, detail=str(error))
@@ -263,6 +276,16 @@ class Guard:
         done = self._patiently(verb, claimant, max(self.patience, patience))
         self.tell(kind if done else "refused", claimant, token=getattr(claimant, "token", 0))
         return done
+
+    def free(self, key: str, *, token: int = 0, by: str = "") -> bool:
+        """Free *key* by hand; with *token*, only if that is the newest still. Its holder is told that it lost it."""
+        entry = self.store.get(key)
+        freed = self.store.forget(key, token)
+        if freed:
+            owner = entry.owner if entry is not None else ""
+            detail = f"by hand, {by}" if by else "by hand"
+            self.tell("released", Claimant(key, owner, ""), token=token or getattr(entry, "token", 0), detail=detail)
+        return freed
 
     def raise_tokens(self, key: str, floor: int, policy: Policy) -> None:
         """A resource has seen the token *floor*, and this store, which lost its data, knows of none so high.
@@ -323,12 +346,14 @@ class Guard:
 
     def _tell_of_answer(self, claim: Claim, answer: Lease | Held | Completed) -> None:
         if isinstance(answer, Lease):
-            self.tell("took_over" if answer.took_over else "claimed", claim, token=answer.token)
-        elif isinstance(answer, Held):
-            facts = {"holder": answer.owner, "state": answer.state, "since": answer.since, "token": answer.token}
-            self.tell("duplicate", claim, **facts)
+            kind: Kind = "took_over" if answer.took_over else "claimed"
+            self.tell(kind, claim, token=answer.token, state=answer.state, lasts=claim.lease)
+            return
+        facts = {"holder": answer.owner, "token": answer.token, "differs": differing(claim.payload, answer.payload)}
+        if isinstance(answer, Held):
+            self.tell("duplicate", claim, state=answer.state, since=answer.since, **facts)
         else:
-            self.tell("reused", claim, holder=answer.owner, state=answer.how, since=answer.at, token=answer.token)
+            self.tell("reused", claim, state=answer.how, since=answer.at, **facts)
 
     def _tell_of_holding(self, holding: Holding, kind: Kind, detail: str) -> None:
         self.tell(kind, holding.lease, token=holding.lease.token, detail=detail)

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Protocol, TypeAlias
+from zlib import crc32
 
 from taskguard.canonical import braced, canonical, name_of
 from taskguard.errors import ConfigurationError, KeyArgumentError
@@ -78,9 +80,14 @@ class KeyMaker:
     def likeness(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """A digest that two calls share only if all their arguments are the same; the same ones need not share it.
 
-        Cheaper than `payload`, and there for any arguments: they are taken as they show themselves.
+        Cheaper than `payload`, and there for any arguments: they are taken as they show themselves. Behind the digest
+        of all stands a short one of each, by name: `differing` tells from two of them in what two calls differ.
         """
-        return _digest(repr(self._bind(args, kwargs).arguments))
+        shown = {name: repr(value) for name, value in self._bind(args, kwargs).arguments.items()}
+        whole = "".join([f"{len(text)}:{text}" for text in shown.values()])
+        # 32 bits: enough to see that two values differ, too few to find a value that is not easily guessed.
+        each = [f"{name}={crc32(text.encode('utf-8', 'surrogatepass')):08x}" for name, text in shown.items()]
+        return ";".join([_digest(whole), *each])
 
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
         bound = self._bind_plainly(args, kwargs)
@@ -107,6 +114,25 @@ class KeyMaker:
 
     def _key(self, form: str) -> str:
         return f"{self.space}:{VERSION}:{_digest(form)}"
+
+
+def differing(one: str, other: str) -> tuple[str, ...]:
+    """The arguments, by name, in which two calls differ; as far as what ends with their `likeness` tells."""
+    if one == other or ";" not in one or ";" not in other:
+        return ()
+    mine, theirs = (
+        dict(trait.partition("=")[::2] for trait in text.rpartition(":")[2].split(";")[1:]) for text in (one, other)
+    )
+    return tuple(name for name, value in mine.items() if theirs.get(name, value) != value)
+
+
+def space_of(key: str) -> str:
+    """The space of a key that was made here: the task's name, or its key_space; any other key as it is."""
+    found = _MADE_HERE.fullmatch(key)
+    return found["space"] if found else key
+
+
+_MADE_HERE = re.compile(r"(?P<space>.+?):\d+:[0-9a-f]{32}(:.*)?")
 
 
 def _digest(form: str) -> str:

@@ -40,6 +40,7 @@ class Work:
         idempotency_key: str,
         scheduled_for: datetime | None = None,
         effect_key: str | None = None,
+        schedule: str = "",
     ) -> None:
         self._guard = guard
         self._policy = policy
@@ -56,6 +57,7 @@ class Work:
             ask=guard.heartbeat.renew_now,
             idempotency_key=idempotency_key,
             scheduled_for=scheduled_for,
+            schedule=schedule,
             effects=effects_of(policy, lease.owner, idempotency_key, effect_key),
         )
 
@@ -70,6 +72,9 @@ class Work:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._leave_body()
+        if isinstance(error, StaleFenceError) and error.token == self.lease.token:
+            detail = f"{error.resource} has seen {error.mark}"
+            self._guard.tell("fence_refused", self.lease, token=error.token, detail=detail)
         lost = self._holding.body.meaning_of(error) if self._holding.body is not None else None
         if lost is not None:
             raise lost from None

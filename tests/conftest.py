@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("taskguard.testing.contract", "taskguard.testing.walks")
+pytest.register_assert_rewrite("taskguard.testing.contract", "taskguard.testing.walks", "taskguard.testing.histories")
 
 from taskguard import TaskguardError  # noqa: E402 - after the rewriting was asked for
 from taskguard.testing.clock import FakeClock  # noqa: E402 - after the rewriting was asked for

@@ -11,12 +11,14 @@ from functools import cached_property
 from typing import Any
 
 from celery import Celery
+from celery.signals import worker_process_shutdown
 
 from taskguard.celery.events import CeleryEvents
 from taskguard.celery.outcomes import AppOutcomes
 from taskguard.celery.settings import Settings, checked_names, store_of, visibility_timeout
 from taskguard.errors import ConfigurationError
 from taskguard.guard import Guard
+from taskguard.history import flush_all
 from taskguard.identity import Identity
 from taskguard.keys import KeyMaker
 from taskguard.marks import Marks
@@ -80,7 +82,10 @@ class Guarding:
 
     def _open(self, store: Store | str) -> Guard:
         namespace = self.settings.namespace if isinstance(store, str) else None
-        guard = Guard(store, namespace=namespace, outcomes=self.outcomes)
+        guard = Guard(store, namespace=namespace, outcomes=self.outcomes, history=self.settings.history)
+        if guard.recorder is not None:
+            # A child of the pool ends without what Python does at exit.
+            worker_process_shutdown.connect(flush_all, dispatch_uid="taskguard.history")
         guard.listeners.add(CeleryEvents(self.app))
         for listener in self.settings.listeners:
             guard.listeners.add(listener)
@@ -117,9 +122,14 @@ class Guarding:
     def options_for(self, name: str) -> Mapping[str, Any] | None:
         """What `taskguard_tasks` says of the task, if anything; the first pattern that fits counts."""
         for pattern, options in (self.settings.tasks or {}).items():
-            if fnmatchcase(name, pattern):
+            if self.fits(pattern, name):
                 return options
         return None
+
+    @staticmethod
+    def fits(pattern: str, name: str) -> bool:
+        """Whether a pattern of `taskguard_tasks` means the task of that name."""
+        return fnmatchcase(name, pattern)
 
 
 class TaskGuard:
@@ -171,8 +181,7 @@ class TaskGuard:
 
     def release(self, *args: Any, **kwargs: Any) -> bool:
         """Free the key of the call with these arguments, by hand; whoever holds it is told that it lost it."""
-        store = self.guarding.guard.store
-        freed = [store.forget(name) for name in self._entries(args, kwargs)]
+        freed = [self.guarding.guard.free(name) for name in self._entries(args, kwargs)]
         return any(freed)
 
     def _entries(self, args: Any, kwargs: Any) -> list[str]:

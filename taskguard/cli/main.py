@@ -12,9 +12,19 @@ from taskguard.errors import ConfigurationError, StoreError, TaskguardError
 
 COMMANDS: dict[str, str] = {
     # command: the module that has it as `command`
+    "backfill": "taskguard.cli.backfill",
+    "bench": "taskguard.cli.bench",
+    "completion": "taskguard.cli.completion",
     "demo": "taskguard.cli.demo",
+    "doctor": "taskguard.cli.doctor",
+    "explain": "taskguard.cli.explain",
+    "ls": "taskguard.cli.ls",
     "migrate": "taskguard.cli.migrate",
     "purge": "taskguard.cli.purge",
+    "release": "taskguard.cli.release",
+    "show": "taskguard.cli.show",
+    "stats": "taskguard.cli.stats",
+    "watch": "taskguard.cli.watch",
 }
 
 USAGE, STORE, FAILED = 2, 3, 1

@@ -60,7 +60,8 @@ def find_app(name: str) -> Any:
     from taskguard.celery import install
 
     try:
-        app = find(name)
+        app = install(find(name))
+        app.loader.import_default_modules()  # as a worker does: its tasks are known by then
     except (ImportError, AttributeError) as error:
         raise click.UsageError(f"there is no Celery app {name}: {error}") from error
-    return install(app)
+    return app

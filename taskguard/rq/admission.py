@@ -115,7 +115,8 @@ class Admission:
         key = keys.explicit(given) if given else keys(args, kwargs)
         # Where two calls of one key may differ, all their arguments are compared.
         compared = given or self._policy.on_conflict.enqueue == "run_once_more"
-        self.note = self.note.with_(key=key, payload=keys.payload(args, kwargs) if compared else "")
+        payload = keys.payload(args, kwargs) if compared else self._guarded.likeness(args, kwargs)
+        self.note = self.note.with_(key=key, payload=payload)
         self.info = CallInfo(key, self._id)
 
     def _claim(self, place: str, *, replace: bool = False) -> Any:

@@ -46,7 +46,8 @@ class Delivery:
         if not note.key:
             keys, given = self.guarded.keys, note.idempotency_key
             key = keys.explicit(given) if given else keys(args, kwargs)
-            self.change(key=key, payload=keys.payload(args, kwargs) if given else "")
+            payload = keys.payload(args, kwargs) if given else self.guarded.likeness(args, kwargs)
+            self.change(key=key, payload=payload)
         self.key = self.note.key
         self.place = self.note.place or place_of(self.policy, self.key)
 

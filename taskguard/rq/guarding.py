@@ -6,16 +6,17 @@ import difflib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from redis import Redis
 from rq import Queue
 from rq.serializers import DefaultSerializer
 
-from taskguard.errors import ConfigurationError
+from taskguard.errors import ConfigurationError, StoreError
 from taskguard.events import Listener
 from taskguard.fence import current_fence
 from taskguard.guard import Guard
@@ -48,6 +49,8 @@ class Settings:
     """How long a queued entry waits for its worker, on top of the delay, never past the job's `ttl`."""
     on_store_error: Literal["retry", "fail", "run_unguarded"] = "retry"
     listeners: Sequence[Listener] = ()
+    history: bool = True
+    """Whether decisions are kept in the store, for `taskguard explain`, `stats` and `watch`."""
 
     def __post_init__(self) -> None:
         if self.on_store_error not in ("retry", "fail", "run_unguarded"):
@@ -59,6 +62,8 @@ class Settings:
             raise ConfigurationError(f"queued_for={value!r} is no duration; write a number of seconds")
         if not isinstance(self.listeners, (list, tuple)):
             raise ConfigurationError("listeners= takes a list of functions; write listeners=[function]")
+        if not isinstance(self.history, bool):
+            raise ConfigurationError(f"history={self.history!r} is neither; write True or False")
 
 
 class JobGuard:
@@ -148,10 +153,12 @@ class JobGuard:
     def guard(self, connection: Redis, serializer: Any = DefaultSerializer) -> Guard:
         """The guard for jobs of that connection, and whose results are written by that serializer."""
         settings = self.settings
-        if settings.store is None:
-            return guard_on(connection, serializer, settings)
+        return guard_on(connection, serializer, settings) if settings.store is None else self._guard(serializer)
+
+    def _guard(self, serializer: Any) -> Guard:
+        """The guard on a store that is not the queue's."""
         if id(serializer) not in self._guards:
-            self._guards[id(serializer)] = _make_guard(self._open_store(), serializer, settings)
+            self._guards[id(serializer)] = _make_guard(self._open_store(), serializer, self.settings)
         return self._guards[id(serializer)]
 
     def _open_store(self) -> Store:
@@ -202,14 +209,23 @@ class JobGuard:
 
     def release(self, *args: Any, **kwargs: Any) -> bool:
         """Free the key of the call with these arguments, by hand; whoever holds it is told that it lost it."""
-        freed = [self._own_store.forget(name) for name in self._entries(args, kwargs)]
+        freed = [self._own_guard.free(name) for name in self._entries(args, kwargs)]
         return any(freed)
+
+    def likeness(self, args: Any, kwargs: Any) -> str:
+        """What tells two calls of one key apart; empty where the key says it all."""
+        says_all = self.policy.key is None and self.policy.key_space is None
+        return "" if says_all else f"{self.name}:{self.keys.likeness(args, kwargs)}"
+
+    @property
+    def _own_guard(self) -> Guard:
+        if self.settings.store is not None:
+            return self._guard(DefaultSerializer)
+        return self.guard(self.queue.connection, self.queue.serializer)
 
     @property
     def _own_store(self) -> Store:
-        if self.settings.store is not None:
-            return self._open_store()
-        return self.guard(self.queue.connection, self.queue.serializer).store
+        return self._own_guard.store
 
     def _entries(self, args: Any, kwargs: Any) -> list[str]:
         key = self.keys(args, kwargs)
@@ -226,7 +242,7 @@ def guard_on(connection: Redis, serializer: Any, settings: Settings = Settings()
     All functions of a connection have one guard, so that one thread renews for them.
     """
     found = vars(connection.connection_pool).setdefault(_GUARDS, {})
-    which = (settings.namespace, id(serializer), tuple(settings.listeners))
+    which = (settings.namespace, id(serializer), tuple(settings.listeners), settings.history)
     if which not in found:
         found[which] = _make_guard(RedisStore(connection, namespace=settings.namespace), serializer, settings)
     guard: Guard = found[which]
@@ -235,12 +251,14 @@ def guard_on(connection: Redis, serializer: Any, settings: Settings = Settings()
 
 def warm(connection: Redis, serializer: Any) -> None:
     """Make what every work horse needs, in the process that forks them."""
-    guard_on(connection, serializer)
+    guard = guard_on(connection, serializer)
     Policy.trusted()
+    with suppress(StoreError):
+        cast(RedisStore, guard.store).learn_silence()  # a horse then ends without waiting for its last words
 
 
 def _make_guard(store: Store, serializer: Any, settings: Settings) -> Guard:
-    guard = Guard(store, outcomes=QueueOutcomes(serializer))
+    guard = Guard(store, outcomes=QueueOutcomes(serializer), history=settings.history)
     for listener in settings.listeners:
         guard.listeners.add(listener)
     return guard

@@ -69,6 +69,8 @@ class Run:
             return self._run(args, kwargs)
         finally:
             setattr(self.job, BEGUN, False)
+            if self.it.guard.recorder is not None:
+                self.it.guard.recorder.flush(last=True)  # a horse ends without what Python does at exit
 
     def _run(self, args: Any, kwargs: Any) -> Any:
         try:

@@ -20,6 +20,7 @@ from rq.job import Job, JobStatus
 from rq.utils import now
 from rq.worker import BaseWorker
 
+from taskguard.history import flush_all
 from taskguard.rq import singleton_task  # noqa: F401 - so that no work horse has to import it
 from taskguard.rq.answer import NothingToTell
 from taskguard.rq.delivery import ATTEMPT
@@ -184,6 +185,7 @@ def _in_a_child(ask: Callable[[], bool]) -> bool:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(SETTLE_WITHIN)
             answer = ask()
+            flush_all()
         except BaseException:
             _logger.warning("a job is not settled, its lease will run out", exc_info=True)
         finally:

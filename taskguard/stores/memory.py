@@ -12,6 +12,7 @@ from taskguard.errors import ConfigurationError
 from taskguard.forks import Forked, watch_forks
 from taskguard.rules import Kept, Receipt, Rules, Step, seen
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
+from taskguard.stores.histories.memory import MemoryHistory
 
 Answer = TypeVar("Answer")
 
@@ -47,6 +48,7 @@ class MemoryStore(Forked):
         self._entries: dict[str, Kept] = {}
         self._receipts: dict[tuple[str, str], Receipt] = {}
         self._until_purge = PURGE_EVERY
+        self.history = MemoryHistory(clock)
         watch_forks(self)
 
     def __repr__(self) -> str:

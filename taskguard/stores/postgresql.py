@@ -30,6 +30,7 @@ from taskguard.forks import Forked, watch_forks
 from taskguard.rules import MICROS, micros, token_of
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
 from taskguard.stores import safe_url
+from taskguard.stores.histories.postgresql import PostgresHistory
 
 Value = TypeVar("Value")
 
@@ -97,6 +98,7 @@ class PostgresStore(Forked):
         )
         self._inherited: list[_Connection] = []
         self._open()
+        self.history = PostgresHistory(self._add_history, self._read_history, f'"{schema}".history')
         watch_forks(self)
 
     def __repr__(self) -> str:
@@ -178,6 +180,11 @@ class PostgresStore(Forked):
         for connection in idle:
             connection.close()
 
+    def setting(self, name: str) -> str:
+        """What the server's own setting *name* is: for whoever looks after the server."""
+        [row] = self._ask("SELECT current_setting(%(name)s) AS value", {"name": name})
+        return str(row.value)
+
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def _who(self, claimant: Claimant) -> dict[str, Any]:
@@ -208,6 +215,12 @@ class PostgresStore(Forked):
         return [
             Entry(**row._asdict() | {"since": row.since / MICROS, "remaining": row.remaining / MICROS}) for row in rows
         ]
+
+    def _add_history(self, function: str, **arguments: Any) -> None:
+        self._call(function, self._renewing, namespace=self._namespace, **arguments)
+
+    def _read_history(self, query: str, arguments: dict[str, Any]) -> list[Any]:
+        return self._ask(query, {"namespace": self._namespace, **arguments})
 
     def _ask(self, query: str, arguments: dict[str, Any], idle: list[_Connection] | None = None) -> list[Any]:
         try:

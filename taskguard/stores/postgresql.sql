@@ -1,4 +1,4 @@
--- The PostgreSQL store: two tables, and one function for each verb. For PostgreSQL 12 and newer.
+-- The PostgreSQL store: three tables, and one function for each verb. For PostgreSQL 12 and newer.
 --
 -- The store runs this file itself when something of it is missing. Where its role may not create a schema, run it once
 -- by hand (psql -1 -f postgresql.sql; for another schema, put its name in place of "taskguard" throughout) and then
@@ -66,6 +66,17 @@ CREATE TABLE IF NOT EXISTS taskguard.receipt (
     PRIMARY KEY (namespace, key, owner)
 );
 CREATE INDEX IF NOT EXISTS receipt_until ON taskguard.receipt (until);
+
+-- What was decided of late; no promise about a key depends on it.
+CREATE TABLE IF NOT EXISTS taskguard.history (
+    id          bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    namespace   text COLLATE "C" NOT NULL,
+    notable     boolean NOT NULL,                   -- not of the ordinary kind, which would crowd it out
+    at          bigint  NOT NULL,
+    key         text COLLATE "C" NOT NULL,
+    text        text    NOT NULL
+);
+CREATE INDEX IF NOT EXISTS history_log ON taskguard.history (namespace, notable, id);
 
 
 -- Never now(): that is the start of the transaction, before the wait for the lock.
@@ -484,4 +495,33 @@ BEGIN
         ORDER BY until LIMIT _at_most FOR UPDATE SKIP LOCKED
     ) DELETE FROM taskguard.receipt AS r USING over AS o
         WHERE r.namespace = o.namespace AND r.key = o.key AND r.owner = o.owner;
+END $$;
+
+
+-- Line number n is (_keys[n], _texts[n], _notables[n]) and is _ages[n] old. _keep 0: nothing is trimmed this time.
+CREATE OR REPLACE FUNCTION taskguard.add_history_1(
+    _namespace text, _keys text[], _texts text[], _notables boolean[], _ages bigint[], _keep integer, _keep_for bigint
+) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    now bigint := taskguard.now_1();
+    log boolean;
+    too_old bigint;
+BEGIN
+    -- A log need not wait for the disk.
+    PERFORM set_config('synchronous_commit', 'off', true);
+    INSERT INTO taskguard.history (namespace, notable, at, key, text)
+        SELECT _namespace, line.notable, now - line.age, line.key, line.text
+        FROM unnest(_keys, _texts, _notables, _ages) WITH ORDINALITY AS line (key, text, notable, age, place)
+        ORDER BY line.place;
+    IF _keep > 0 THEN
+        FOREACH log IN ARRAY ARRAY[false, true] LOOP
+            SELECT id INTO too_old FROM taskguard.history WHERE namespace = _namespace AND notable = log
+                ORDER BY id DESC LIMIT 1 OFFSET _keep;
+            -- What another one is removing is left to that one.
+            DELETE FROM taskguard.history WHERE id IN (
+                SELECT id FROM taskguard.history
+                WHERE namespace = _namespace AND notable = log AND (id <= too_old OR at < now - _keep_for)
+                FOR UPDATE SKIP LOCKED);
+        END LOOP;
+    END IF;
 END $$;

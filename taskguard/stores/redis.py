@@ -24,6 +24,7 @@ from taskguard.forks import Forked, watch_forks
 from taskguard.rules import MICROS, micros, token_of
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
 from taskguard.stores import safe_url
+from taskguard.stores.histories.redis import RedisHistory
 
 SCAN_PAGE = 500
 TIMEOUT = 5.0
@@ -42,20 +43,20 @@ _PASSING_CODES = ("BUSY", "MISCONF", "NOREPLICAS", "UNKILLABLE")
 
 
 class _Script:
-    def __init__(self, name: str) -> None:
+    def __init__(self, *names: str) -> None:
         folder = files(__package__).joinpath("lua")
-        parts = [folder.joinpath(f"{part}.lua").read_text("utf-8") for part in ("entry", name)]
-        self.source = "".join(parts).encode()
+        self.source = "".join([folder.joinpath(f"{name}.lua").read_text("utf-8") for name in names]).encode()
         self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
 
-_CLAIM: Final = _Script("claim")
-_RENEW: Final = _Script("renew")
-_REQUEUE: Final = _Script("requeue")
-_COMPLETE: Final = _Script("complete")
-_RELEASE: Final = _Script("release")
-_GET: Final = _Script("get")
-_FORGET: Final = _Script("forget")
+_CLAIM: Final = _Script("entry", "claim")
+_RENEW: Final = _Script("entry", "renew")
+_REQUEUE: Final = _Script("entry", "requeue")
+_COMPLETE: Final = _Script("entry", "complete")
+_RELEASE: Final = _Script("entry", "release")
+_GET: Final = _Script("entry", "get")
+_FORGET: Final = _Script("entry", "forget")
+_HISTORY: Final = _Script("history")
 
 
 def from_url(url: str, *, namespace: str) -> RedisStore:
@@ -105,6 +106,9 @@ class RedisStore:
         self._renewing: dict[int, _Connections] = {}
         self._namespace = namespace
         self._name = name or "RedisStore"
+        self.can_be_silent = False
+        """Whether the server is known to be silent when it is told to be; see `learn_silence`."""
+        self.history = RedisHistory(_Wire(self), namespace)
 
     def __repr__(self) -> str:
         return f"RedisStore({self._name}, namespace={self._namespace!r})"
@@ -186,6 +190,10 @@ class RedisStore:
         for connections in (self._connections, *self._renewing.values()):
             connections.close()
 
+    def execute(self, *command: Any) -> Any:
+        """One command of the server's own, such as INFO: for whoever looks after the server."""
+        return self._execute(self._connections, *command)
+
     # -- keys ----------------------------------------------------------------------------------------------------
 
     def _entry_key(self, key: str) -> str:
@@ -251,6 +259,38 @@ class RedisStore:
         except redis.exceptions.RedisError as error:
             self._explain(error)
 
+    def learn_silence(self) -> None:
+        """Find out whether the server can be told not to answer. A user may lack the right, and a proxy the command.
+
+        Their refusal is an answer too, and would be read by whoever uses the connection next: so it is tried first.
+        """
+        connection = self._connections.make()
+        try:
+            connection.connect()
+            commands = [(b"CLIENT", b"REPLY", b"SKIP"), (b"ECHO", b"not heard"), (b"ECHO", b"heard")]
+            connection.send_packed_command([_packed(command) for command in commands], check_health=False)
+            self.can_be_silent = _reply(connection) == b"heard"
+        except redis.exceptions.RedisError as error:
+            self._explain(error)
+        finally:
+            connection.disconnect()
+
+    def _send(self, command: Sequence[Any]) -> None:
+        """Have the server do it and say nothing: whoever sent it does not wait, and the connection stays clean."""
+        try:
+            connection = self._connections.take()
+            try:
+                connection.send_packed_command(
+                    [_packed((b"CLIENT", b"REPLY", b"SKIP")), _packed(command)], check_health=False
+                )
+            except BaseException:
+                connection.disconnect()
+                raise
+            finally:
+                self._connections.give_back(connection)
+        except redis.exceptions.RedisError as error:
+            self._explain(error)
+
     def _for_renewal(self) -> _Connections:
         # Renewal comes from a thread of its own and never waits for a connection that a body keeps busy. Under gevent
         # a socket belongs to the hub of the thread that made it, so there each thread has its own.
@@ -272,6 +312,27 @@ class RedisStore:
                 f"Give taskguard a namespace of its own, or remove the foreign keys below {self._namespace!r} ({text})",
             ) from error
         raise StoreError(repr(self), text) from error
+
+
+class _Wire:
+    """How the history speaks to the server."""
+
+    def __init__(self, store: RedisStore) -> None:
+        self._store = store
+
+    def run(self, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        return self._store._call(_HISTORY, keys, args, over=self._store._for_renewal())
+
+    def send(self, keys: Sequence[str], args: Sequence[Any]) -> None:
+        # With its source: nobody hears that the server does not know the script.
+        command = [b"EVAL", _HISTORY.source, len(keys), *keys, *args]
+        if self._store.can_be_silent:
+            self._store._send(command)
+        else:
+            self.ask(*command)
+
+    def ask(self, *command: Any) -> Any:
+        return self._store._execute(self._store._connections, *command)
 
 
 class _Connections(Forked):

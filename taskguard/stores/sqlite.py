@@ -20,6 +20,7 @@ from taskguard.forks import Forked, watch_forks
 from taskguard.rules import Kept, Receipt, Rules, Step, seen
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
 from taskguard.stores import safe_url
+from taskguard.stores.histories import sqlite as histories
 from taskguard.stores.memory import wall_clock
 
 Answer = TypeVar("Answer")
@@ -112,6 +113,7 @@ class SQLiteStore(Forked):
         self._opened: tuple[sqlite3.Connection, object] | None = None
         self._forking = False
         self._until_purge = 1
+        self.history = histories.SQLiteHistory(self._transaction, self._log, namespace)
         watch_forks(self)
 
     def __repr__(self) -> str:
@@ -259,19 +261,31 @@ class SQLiteStore(Forked):
     # -- the connection ------------------------------------------------------------------------------------------
 
     def _transaction(self, step: Callable[[sqlite3.Connection, int], Answer], begin: str = "BEGIN IMMEDIATE") -> Answer:
-        def whole(db: sqlite3.Connection) -> Answer:
-            try:
-                # IMMEDIATE: the write lock is taken before anything is read, so nobody can slip in between.
-                db.execute(begin)
-                answer = step(db, self._clock())
-                db.execute("COMMIT")
-            except BaseException:  # also a signal's, raised the moment that BEGIN has waited long enough
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
-                raise
-            return answer
+        return self._use(lambda db: self._whole(db, step, begin))
 
-        return self._use(whole)
+    def _whole(self, db: sqlite3.Connection, step: Callable[[sqlite3.Connection, int], Answer], begin: str) -> Answer:
+        try:
+            # IMMEDIATE: the write lock is taken before anything is read, so nobody can slip in between.
+            db.execute(begin)
+            answer = step(db, self._clock())
+            db.execute("COMMIT")
+        except BaseException:  # also a signal's, raised the moment that BEGIN has waited long enough
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+        return answer
+
+    def _log(self, step: Callable[[sqlite3.Connection, int], None]) -> None:
+        """A transaction that need not survive a power cut: its writers do not wait for the disk, nor do others."""
+
+        def whole(db: sqlite3.Connection) -> None:
+            db.execute("PRAGMA synchronous=NORMAL")
+            try:
+                self._whole(db, step, "BEGIN IMMEDIATE")
+            finally:
+                db.execute("PRAGMA synchronous=FULL")
+
+        self._use(whole)
 
     def _use(self, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
         # One connection for all threads: SQLite has one writer at a time anyway.
@@ -333,7 +347,7 @@ class SQLiteStore(Forked):
                     raise
                 time.sleep(0.005)
         connection.execute("PRAGMA synchronous=FULL")
-        connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
+        connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}{histories.SCHEMA}COMMIT;")
 
     def before_fork(self) -> None:
         # A child that inherits an open file inherits SQLite's belief in locks that only its parent has.

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from taskguard.testing.clock import FakeClock
     from taskguard.testing.contract import StoreContract
     from taskguard.testing.crashes import assert_survives_crashes, assert_survives_pauses
+    from taskguard.testing.histories import HistoryContract
     from taskguard.testing.swap import on_store
     from taskguard.testing.watched import WatchedStore
 
 __all__ = [
     "FakeClock",
+    "HistoryContract",
     "StoreContract",
     "WatchedStore",
     "assert_ran_once",
@@ -29,6 +31,7 @@ __all__ = [
 
 _HOME = {
     "FakeClock": "taskguard.testing.clock",
+    "HistoryContract": "taskguard.testing.histories",
     "StoreContract": "taskguard.testing.contract",
     "WatchedStore": "taskguard.testing.watched",
     "assert_ran_once": "taskguard.testing.asserts",

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from taskguard.canonical import DEEPEST, canonical
 from taskguard.errors import ConfigurationError, KeyArgumentError
-from taskguard.keys import KeyMaker, parse_key
+from taskguard.keys import KeyMaker, differing, parse_key, space_of
 from taskguard.signatures import fence_parameter, signature_of, takes_fence
 
 # No deadline: a busy machine is not a wrong digest. No database: a failure prints what it needs to be seen again.
@@ -902,3 +902,49 @@ def test_the_form_of_plain_values_is_as_it_was():
     assert canonical([None, True, 255, -1, 1.5, "é", b"\xff", {"a": {1}}]) == (
         "[none;true;int:ff;int:-1;float:1.5;str:1:ébytes:ff;{str:1:a<int:1;>}]"
     )
+
+
+# -- in what two calls differ ------------------------------------------------------------------------------------
+
+
+def ordered(number: int, cents: int = 0, *notes: str, **more: object) -> None: ...
+
+
+def likeness(*args: object, **kwargs: object) -> str:
+    return KeyMaker("order", inspect.signature(ordered), "number").likeness(args, kwargs)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "names"),
+    [
+        (likeness(1, 500), likeness(number=1, cents=500), ()),
+        (likeness(1, 500), likeness(1, 700), ("cents",)),
+        (likeness(1), likeness(1, 0, "a;b=c", x=1), ("notes", "more")),
+        (likeness(1), "", ()),
+        ("shop;other=x:" + likeness(1, 500), "shop;other=x:" + likeness(1, 700), ("cents",)),
+        ("shop;:" + likeness(1), "no likeness; at all", ()),
+    ],
+)
+def test_two_likenesses_tell_in_what_two_calls_differ(one: str, other: str, names: tuple[str, ...]):
+    assert differing(one, other) == names
+
+
+def test_calls_that_only_look_alike_when_joined_are_not_alike():
+    assert likeness(1, 0, "a", "b") != likeness(1, 0, "a, b")
+
+
+def test_a_likeness_has_no_value_in_it():
+    assert "secret" not in likeness(1, 500, "secret", password="secret")
+
+
+@pytest.mark.parametrize(
+    ("key", "space"),
+    [
+        ("shop.charge:1:" + "a" * 32, "shop.charge"),
+        ("shop.charge:1:" + "a" * 32 + ":job:some:1:" + "b" * 32, "shop.charge"),
+        ("rq:shop.charge:1:" + "a" * 32 + ":queue", "rq:shop.charge"),
+        ("invoice:42", "invoice:42"),
+    ],
+)
+def test_a_key_tells_its_space(key: str, space: str):
+    assert space_of(key) == space

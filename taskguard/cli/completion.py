@@ -1,0 +1,28 @@
+"""`taskguard completion`: what a shell needs to complete commands, options and keys."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def command(context: click.Context, shell: str) -> None:
+    """Write the completion script for your shell.
+
+    \b
+    bash:  eval "$(taskguard completion bash)"       in ~/.bashrc
+    zsh:   eval "$(taskguard completion zsh)"        in ~/.zshrc
+    fish:  taskguard completion fish > ~/.config/fish/completions/taskguard.fish
+
+    Keys are completed too where TASKGUARD_STORE is set, or --store or -A stands before them.
+    """
+    found = get_completion_class(shell)
+    if found is None:
+        raise click.UsageError(f"click has no completion for {shell}")
+    root = context.find_root().command
+    click.echo(found(root, {}, "taskguard", "_TASKGUARD_COMPLETE").source())

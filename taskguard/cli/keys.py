@@ -1,0 +1,100 @@
+"""Which key a command is about, and what a key tells of itself."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from itertools import islice
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from taskguard.cli.target import Target, find_target
+from taskguard.errors import TaskguardError
+from taskguard.history import Decision, decisions
+from taskguard.keys import space_of
+from taskguard.store import Entry
+
+INTERNAL = "taskguard:"
+"""How the keys begin that taskguard keeps for itself."""
+_BESIDE = ("", ":queue", ":next")
+"""The entries that one key can have: the run, and the places in the queue."""
+
+
+def key_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`KEY`, or with `-A` the name of a task and the arguments of a call."""
+    return click.argument("words", metavar="KEY | TASK [ARG…]", nargs=-1, required=True, shell_complete=_keys)(command)
+
+
+def key_of(target: Target, words: Sequence[str]) -> str:
+    """The key that was meant. `name=value` is an argument by name; values are JSON, Python literals, or plain text."""
+    if target.app is not None and words[0] in target.app.tasks:
+        return _key_of_call(target.app.tasks[words[0]], words[1:])
+    if len(words) > 1:
+        raise click.UsageError(
+            f"{words[0]} is no task of this app" if target.app else "a task and its arguments need -A APP, a key none"
+        )
+    return words[0]
+
+
+def entries_of(target: Target, key: str) -> list[Entry]:
+    """What is known of the key: its run, then its places in the queue."""
+    found = [target.store.get(key + suffix) for suffix in _BESIDE]
+    return [entry for entry in found if entry is not None]
+
+
+def decisions_of(target: Target, key: str, limit: int) -> list[Decision]:
+    """The newest decisions about the key, and about its places in the queue and its runs that have an entry apart."""
+
+    def is_its(decision: Decision) -> bool:
+        rest = decision.event.key.removeprefix(key)
+        return rest in _BESIDE or rest.startswith((":job:", ":beside:"))
+
+    # Of a key that was named by hand others may be the beginning: invoice:4 and invoice:42.
+    return [decision for decision in decisions(target.store, key, limit=10 * limit) if is_its(decision)][-limit:]
+
+
+def fits(key: str, pattern: str) -> bool:
+    """Whether the key is of a task whose name fits the pattern; a function of RQ may be named with rq: or without."""
+    task = space_of(key)
+    return fnmatchcase(task, pattern) or fnmatchcase(task.removeprefix("rq:"), pattern)
+
+
+def _key_of_call(task: Any, words: Sequence[str]) -> str:
+    guarded = getattr(task, "taskguard", None)
+    if guarded is None:
+        raise click.UsageError(f"{task.name} is not guarded")
+    args, kwargs = [], {}
+    for word in words:
+        name, is_named, value = word.partition("=")
+        if is_named and name.isidentifier():
+            kwargs[name] = _value(value)
+        else:
+            args.append(_value(word))
+    try:
+        return str(guarded.key(*args, **kwargs))
+    except TypeError as error:
+        raise click.UsageError(f"{task.name} cannot be called so: {error}") from error
+
+
+def _value(word: str) -> Any:
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(word)
+        except (ValueError, SyntaxError):
+            continue
+    return word
+
+
+def _keys(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """For the shell: keys that begin so. Silent about whatever is wrong, as the line is not finished."""
+    options = context.params
+    try:
+        target = find_target(options.get("url"), options.get("namespace"), options.get("app_name"))
+        found = (entry.key for entry in target.store.scan(incomplete) if not entry.key.startswith(INTERNAL))
+        return [CompletionItem(key) for key in islice(found, 50)]
+    except (TaskguardError, click.ClickException):
+        return []

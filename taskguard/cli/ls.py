@@ -1,0 +1,44 @@
+"""`taskguard ls`: which keys are held."""
+
+from __future__ import annotations
+
+from heapq import nsmallest
+
+import click
+
+from taskguard.cli.keys import INTERNAL, fits
+from taskguard.cli.output import Duration, age, console, json_option, short, table, write_json
+from taskguard.cli.target import Target, with_target
+from taskguard.cli.views import STATES, age_of, entry_as_json, state_of
+from taskguard.store import Entry
+
+HELD = ("queued", "running", "ran-out")
+
+
+@click.command("ls")
+@with_target
+@click.option("--state", "states", multiple=True, type=click.Choice(STATES), help="Only these; may be repeated.")
+@click.option("--task", default="*", help="Only keys of tasks whose name fits, such as 'billing.*'.")
+@click.option("--older-than", type=Duration(), default=0.0, help="Only what is so for longer: 90, 15m, 2h.")
+@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="The oldest of them.")
+@json_option
+def command(target: Target, states: tuple[str, ...], task: str, older_than: float, limit: int, as_json: bool) -> None:
+    """Show the keys that are held, the oldest first.
+
+    Without --state: queued, running, and ran-out (a claim whose holder fell silent; the next call takes over). Keys
+    that are done or free are remembered for a while too; --state done shows those.
+    """
+
+    def is_wanted(entry: Entry) -> bool:
+        if entry.key.startswith(INTERNAL) or state_of(entry) not in (states or HELD):
+            return False
+        return age_of(entry) >= older_than and fits(entry.key, task)
+
+    found = nsmallest(limit, filter(is_wanted, target.store.scan()), key=lambda entry: entry.since)
+    if as_json:
+        write_json([entry_as_json(entry) for entry in found])
+    elif not found:
+        click.echo(f"Nothing of that kind in {target.name}.")
+    else:
+        rows = [[state_of(entry), age(age_of(entry)), entry.key, short(entry.owner)] for entry in found]
+        console().print(table(["STATE", "SINCE", "KEY", "JOB"], rows, folded="KEY"))

@@ -1,0 +1,101 @@
+"""`taskguard stats`: how much was claimed, skipped, lost and refused."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from taskguard.cli.keys import INTERNAL
+from taskguard.cli.output import age, console, json_option, table, write_json
+from taskguard.cli.target import Target, with_target
+from taskguard.cli.views import STATES, entry_as_json, state_of
+from taskguard.events import Event
+from taskguard.history import MOST, ORDINARY, Decision, decisions
+from taskguard.keys import space_of
+from taskguard.store import Entry
+
+COUNTS = {
+    # what it is in JSON: what it is in a table
+    "starts": "STARTS",
+    "queued": "QUEUED",
+    "completed": "DONE",
+    "failed": "FAILED",
+    "duplicates": "SKIPPED",
+    "reused": "REUSED",
+    "taken_over": "TAKEN",
+    "lost": "LOST",
+    "refused": "REFUSED",
+}
+_KINDS = {
+    "completed": "completed",
+    "failed": "failed",
+    "duplicate": "duplicates",
+    "reused": "reused",
+    "lost": "lost",
+    "refused": "refused",
+    "fence_refused": "refused",
+}
+
+
+@click.command("stats")
+@with_target
+@json_option
+def command(target: Target, as_json: bool) -> None:
+    """Count what was decided lately, by task; and what is held now, and the longest of it.
+
+    The counts come from the history, which keeps the newest decisions: the line above the table says since when.
+    """
+    past = decisions(target.store, limit=2 * MOST + 2000)
+    facts = _facts(past, (entry for entry in target.store.scan() if not entry.key.startswith(INTERNAL)))
+    if as_json:
+        write_json(facts)
+        return
+    click.echo("Now: " + ", ".join(f"{facts['states'][state]} {state}" for state in STATES))
+    if facts["longest_held"]:
+        longest = facts["longest_held"]
+        click.echo(f"Longest held: {longest['key']}, {longest['state']} for {age(time.time() - longest['since'])}")
+    if not past:
+        click.echo("The history is empty, or switched off.")
+        return
+    click.echo(
+        f"\nRuns of the last {_span(facts['ordinary_since'])}, the rest of the last {_span(facts['notable_since'])}:"
+    )
+    rows = [[task, *[str(counts[name]) for name in COUNTS]] for task, counts in facts["tasks"].items()]
+    console().print(table(["TASK", *COUNTS.values()], rows, folded="TASK"))
+
+
+def _facts(past: list[Decision], entries: Iterable[Entry]) -> dict[str, Any]:
+    tasks: dict[str, Counter[str]] = defaultdict(Counter)
+    for decision in past:
+        for name in _counted(decision.event):
+            tasks[space_of(decision.event.key)][name] += 1
+    states: Counter[str] = Counter()
+    longest = None
+    for entry in entries:
+        states[state_of(entry)] += 1
+        if state_of(entry) in ("running", "queued") and (longest is None or entry.since < longest.since):
+            longest = entry
+    ordinary = [decision.at for decision in past if decision.event.kind in ORDINARY]
+    notable = [decision.at for decision in past if decision.event.kind not in ORDINARY]
+    return {
+        "tasks": {task: {name: counts[name] for name in COUNTS} for task, counts in sorted(tasks.items())},
+        "states": {state: states[state] for state in STATES},
+        "longest_held": None if longest is None else entry_as_json(longest),
+        "ordinary_since": min(ordinary, default=None),
+        "notable_since": min(notable, default=None),
+    }
+
+
+def _counted(event: Event) -> list[str]:
+    if event.kind in ("claimed", "took_over"):
+        claimed = "queued" if event.state == "queued" else "starts"
+        return [claimed, "taken_over"] if event.kind == "took_over" else [claimed]
+    return [_KINDS[event.kind]] if event.kind in _KINDS else []
+
+
+def _span(since: float | None) -> str:
+    return "moment" if since is None else age(time.time() - since)

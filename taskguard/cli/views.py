@@ -1,0 +1,97 @@
+"""An entry and a decision, as people and as programs read them."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+from typing import Any
+
+from taskguard.cli.output import age, short
+from taskguard.history import Decision
+from taskguard.keys import space_of
+from taskguard.store import Entry
+
+STATES = ("queued", "running", "ran-out", "done", "free")
+
+
+def state_of(entry: Entry) -> str:
+    """Its state; `ran-out` for a claim whose lease is over, which counts as free."""
+    return "ran-out" if entry.state in ("queued", "running") and entry.remaining <= 0 else entry.state
+
+
+def age_of(entry: Entry) -> float:
+    return max(0.0, time.time() - entry.since)
+
+
+def entry_as_json(entry: Entry) -> dict[str, Any]:
+    return {
+        "key": entry.key,
+        "task": space_of(entry.key),
+        "state": state_of(entry),
+        "owner": entry.owner,
+        "token": entry.token,
+        "since": entry.since,
+        "remaining": round(entry.remaining, 3),
+        "starts": entry.starts,
+        "copies": entry.copies,
+        "how": entry.how,
+        "outcome_bytes": None if entry.outcome is None else len(entry.outcome),
+    }
+
+
+def decision_as_json(decision: Decision) -> dict[str, Any]:
+    event = decision.event
+    return {
+        "at": decision.at,
+        "where": decision.where,
+        "kind": event.kind,
+        "key": event.key,
+        "task": space_of(event.key),
+        "owner": event.owner,
+        "token": event.token,
+        "holder": event.holder,
+        "state": event.state,
+        "since": event.since,
+        "detail": event.detail,
+        "differs": list(event.differs),
+    }
+
+
+def label(key: str) -> str:
+    """The key, short enough for a line: its digest is cut."""
+    space = space_of(key)
+    return key if space == key else f"{space}:{key[len(space) :].split(':')[2][:8]}"
+
+
+def moment(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def clock_time(at: float) -> str:
+    """Short, for a line among others of the same day."""
+    return f"{datetime.fromtimestamp(at, timezone.utc):%H:%M:%S}"
+
+
+def told(decision: Decision) -> str:
+    """What was decided, in a few words."""
+    event = decision.event
+    words = _WORDS.get((event.kind, event.state)) or event.kind.replace("_", " ")
+    if event.kind == "duplicate":
+        words = f"skipped: {event.state} by {short(event.holder)}, for {age(decision.at - event.since)} then"
+    elif event.kind == "reused":
+        words = f"answered with the end of {short(event.holder)}: {event.state}"
+    if event.differs:
+        words += f"; with other {', '.join(event.differs)}"
+    return f"{words} ({event.detail})" if event.detail else words
+
+
+_WORDS = {
+    ("claimed", "queued"): "took its place in the queue",
+    ("claimed", "running"): "started",
+    ("took_over", "running"): "took over from a holder whose lease had run out",
+    ("took_over", "queued"): "took the place of a holder whose lease had run out",
+    ("lost", ""): "lost its lease",
+    ("refused", ""): "its end was refused: another one has the key",
+    ("fence_refused", ""): "a write of it was refused: the resource has seen a higher token",
+    ("requeued", ""): "went back into the queue",
+}

@@ -1,0 +1,110 @@
+"""`taskguard watch`: who holds what, and every decision as it is made."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+
+import click
+from rich.console import Group
+from rich.live import Live
+
+from taskguard.cli.keys import INTERNAL, fits
+from taskguard.cli.output import Duration, age, clean, console, json_option, short, table, write_json_line
+from taskguard.cli.target import Target, with_target
+from taskguard.cli.views import age_of, clock_time, decision_as_json, label, state_of, told
+from taskguard.history import Decision, decisions
+
+ROWS = 12
+AT_ONCE = 500
+"""Decisions read in one look; what is more than that between two looks is not shown."""
+SCANNED = 2000
+
+
+@click.command("watch")
+@with_target
+@click.option("--task", default="*", help="Only tasks whose name fits, such as 'billing.*'.")
+@click.option("--interval", type=Duration(), default=1.0, show_default=True, help="Seconds between two looks.")
+@click.option("--for", "duration", type=Duration(), default=None, help="End after so long; else at Ctrl-C.")
+@json_option
+def command(target: Target, task: str, interval: float, duration: float | None, as_json: bool) -> None:
+    """Show who holds what, and every decision as it is made. Ends with Ctrl-C.
+
+    Where the output is no terminal it is one line per decision, or with --json one JSON object per line.
+    """
+    give_up = None if duration is None else time.monotonic() + duration
+    watched = _Watched(target, task)
+    try:
+        if sys.stdout.isatty() and not as_json:
+            _live(watched, interval, give_up)
+        else:
+            _lines(watched, interval, give_up, as_json)
+    except KeyboardInterrupt:
+        pass
+
+
+class _Watched:
+    def __init__(self, target: Target, task: str) -> None:
+        self._target = target
+        self._task = task
+        self._seen: deque[Decision] = deque(maxlen=2 * AT_ONCE)
+
+    def new(self) -> list[Decision]:
+        """What was decided since the last look; at first, the last few.
+
+        A process tells a moment later than it decides, so the newest are read each time.
+        """
+        known, is_first = set(self._seen), not self._seen
+        found = [
+            decision
+            for decision in decisions(self._target.store, limit=AT_ONCE)
+            if decision not in known and fits(decision.event.key, self._task)
+        ]
+        self._seen.extend(found)
+        return found[-ROWS:] if is_first else found
+
+    def held(self) -> list[list[str]]:
+        entries = [
+            entry
+            for entry in islice(self._target.store.scan(), SCANNED)
+            if state_of(entry) in ("running", "queued", "ran-out")
+            and not entry.key.startswith(INTERNAL)
+            and fits(entry.key, self._task)
+        ]
+        entries.sort(key=lambda entry: entry.since)
+        return [[state_of(e), age(age_of(e)), label(e.key), short(e.owner), str(e.token)] for e in entries[:ROWS]]
+
+
+def _looks(interval: float, give_up: float | None) -> Iterator[None]:
+    while True:
+        yield
+        left = interval if give_up is None else min(interval, give_up - time.monotonic())
+        if left <= 0:
+            return
+        time.sleep(left)
+
+
+def _lines(watched: _Watched, interval: float, give_up: float | None, as_json: bool) -> None:
+    for _ in _looks(interval, give_up):
+        for decision in watched.new():
+            if as_json:
+                write_json_line(decision_as_json(decision))
+            else:
+                event = decision.event
+                line = f"{clock_time(decision.at)} {event.key} job {event.owner} {told(decision)} at {decision.where}"
+                click.echo(clean(line))
+        sys.stdout.flush()
+
+
+def _live(watched: _Watched, interval: float, give_up: float | None) -> None:
+    past: deque[Decision] = deque(maxlen=ROWS)
+    with Live(console=console(), screen=False, auto_refresh=False) as live:
+        for _ in _looks(interval, give_up):
+            past.extend(watched.new())
+            held = table(["STATE", "SINCE", "KEY", "JOB", "TOKEN"], watched.held(), folded="KEY", title="Held")
+            rows = [[clock_time(d.at), label(d.event.key), short(d.event.owner), told(d)] for d in past]
+            decided = table(["TIME", "KEY", "JOB", "WHAT"], rows, folded="WHAT", title="Decided (UTC)")
+            live.update(Group(held, "", decided), refresh=True)

@@ -1,0 +1,1 @@
+"""The history of each store: `taskguard.history.History`, kept beside the entries."""

@@ -1,0 +1,75 @@
+"""The history in Redis: two capped lists, apart from all entries.
+
+They are in one slot, and no verb of a key touches them, so on a cluster they may be on another node than a key's entry.
+Lists and not streams: all lines of a batch are one command, a quarter of what as many XADD cost the server.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from taskguard.history import KEPT_FOR, MOST, Line
+from taskguard.rules import MICROS, micros
+
+PAGE = 1000
+
+
+class Wire(Protocol):
+    """What the history needs of its store."""
+
+    def run(self, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """Run the script; from the thread that renews."""
+
+    def send(self, keys: Sequence[str], args: Sequence[Any]) -> None:
+        """Have the script run, and if the server can be told to be silent wait for no answer."""
+
+    def ask(self, *command: Any) -> Any:
+        """One command, and its reply."""
+
+
+class RedisHistory:
+    def __init__(self, wire: Wire, namespace: str) -> None:
+        self._wire = wire
+        self._logs = [f"{namespace}:history:{{{namespace}}}:{log}" for log in ("ordinary", "notable")]
+
+    def add(self, lines: Sequence[Line], /, *, last: bool = False) -> None:
+        ordinary = [f"{micros(line.age)} {line.text}" for line in lines if not line.notable]
+        notable = [f"{micros(line.age)} {line.text}" for line in lines if line.notable]
+        # Twice, for up to half of the elements are times.
+        args = [2 * MOST, KEPT_FOR, len(ordinary), *ordinary, *notable]
+        if last:
+            self._wire.send(self._logs, args)
+        else:
+            self._wire.run(self._logs, args)
+
+    def read(self, prefix: str = "", /, *, limit: int = 1000) -> list[Line]:
+        found = [line for notable in (False, True) for line in self._newest(notable, prefix, limit)]
+        return sorted(found, key=lambda line: line.at)[-limit:]
+
+    def _newest(self, notable: bool, prefix: str, limit: int) -> list[Line]:
+        """The oldest of them first."""
+        found: list[Line] = []
+        came = 0
+        for element in self._backwards(notable):
+            if element.startswith(b"@"):
+                came = int(element[1:])
+                continue
+            age, _, text = element.decode().partition(" ")
+            key = json.loads(text)[1]
+            if key.startswith(prefix):
+                found.append(Line(key, text, notable, at=(came - int(age)) / MICROS))
+            if len(found) == limit:
+                break
+        return found[::-1]
+
+    def _backwards(self, notable: bool) -> Iterator[bytes]:
+        end = -1
+        while True:
+            # What others add meanwhile moves a page on: a line may be seen twice, and none is left out.
+            page = self._wire.ask(b"LRANGE", self._logs[notable], end - PAGE + 1, end)
+            yield from reversed(page)
+            if len(page) < PAGE:
+                return
+            end -= PAGE

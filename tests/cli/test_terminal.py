@@ -1,0 +1,181 @@
+"""What people see: questions, live tables, colours; and what a shell needs."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from taskguard import Guard
+from tests.cli.conftest import Run
+from tests.cli.terminal import Terminal
+from tests.servers import RedisServer, require
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    url = f"sqlite:///{tmp_path / 'taskguard.db'}?timeout=20"
+    monkeypatch.setenv("TASKGUARD_STORE", url)
+    return url
+
+
+def test_release_asks_and_does_nothing_if_the_answer_is_no(url: str):
+    guard = Guard(url)
+    with guard.hold("key") as fence, closing(Terminal("release", "key")) as terminal:
+        terminal.wait_for("Release it? [y/N]:")
+        assert "its body is interrupted" in " ".join(terminal.shown.split())
+        terminal.type("n\n")
+
+        assert terminal.end() == 1
+        fence.check()
+
+
+def test_release_asks_and_frees_the_key_if_the_answer_is_yes(url: str):
+    guard = Guard(url)
+    with closing(Terminal("release", "key")) as terminal, guard.hold("key", on_lost="continue") as fence:
+        terminal.wait_for("Release it? [y/N]:")
+        terminal.type("y\n")
+
+        assert terminal.end() == 0
+        assert "key is free" in terminal.shown
+        entry = guard.store.get("key")
+        assert entry is not None and entry.state == "free" and entry.token == fence.token
+
+
+def test_watch_shows_who_holds_what_until_it_is_told_to_end(url: str):
+    guard = Guard(url)
+    with closing(Terminal("watch", "--interval", "0.1")) as terminal, guard.hold("a-key"):
+        terminal.wait_for("a-key")
+        terminal.wait_for("started")
+        terminal.type("\x03")
+
+        assert terminal.end() == 0
+
+
+def test_a_narrow_terminal_shows_the_whole_key(url: str):
+    guard = Guard(url)
+    key = "some.module.of.the.shop.charge:1:" + "0123456789abcdef" * 2
+    with guard.hold(key), closing(Terminal("ls", environment={"COLUMNS": "60"})) as terminal:
+        assert terminal.end() == 0
+        assert max(map(len, terminal.shown.splitlines())) <= 60
+        cells = "".join(line[13:] for line in terminal.shown.splitlines())
+        assert key[:20] in cells
+
+
+def test_there_are_colours_in_a_terminal_and_none_elsewhere(run: Run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TASKGUARD_STORE", "memory://")
+    with closing(Terminal("doctor")) as terminal:
+        assert terminal.end() == 1
+        assert "\x1b[31m" in terminal.raw
+    assert "\x1b" not in run("doctor").output
+
+
+# -- errors, secrets, shells -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def locked_server() -> Iterator[RedisServer]:
+    flavour = "redis-8" if RedisServer("valkey").missing() else "valkey"
+    with closing(require(flavour, password="very-secret")) as server:
+        yield server
+
+
+def test_no_secret_is_shown(locked_server: RedisServer, run: Run):
+    with_user = locked_server.url.replace("://:", "://default:")
+    for arguments in (("ls",), ("bench", "--calls", "10"), ("doctor",), ("doctor", "--json")):
+        result = run(*arguments, "--store", with_user)
+        assert result.exit_code in (0, 1)
+        assert "very-secret" not in result.output
+
+
+def test_a_wrong_password_is_exit_code_3_and_not_shown(locked_server: RedisServer, run: Run):
+    result = run("ls", "--store", locked_server.url.replace("very-secret", "another-secret"))
+
+    assert result.exit_code == 3
+    assert "another-secret" not in result.output
+
+
+def test_a_store_that_cannot_be_asked_is_exit_code_3(run: Run):
+    for command in (("ls",), ("show", "x"), ("explain", "x"), ("release", "x", "--yes"), ("stats",), ("doctor",)):
+        assert run(*command, "--store", "redis://127.0.0.1:1/0?timeout=1").exit_code == 3
+
+
+def test_no_store_is_a_wrong_use(run: Run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("TASKGUARD_STORE", raising=False)
+    result = run("ls")
+
+    assert result.exit_code == 2
+    assert "Give --store URL or -A APP, or set TASKGUARD_STORE" in result.output
+
+
+def test_an_app_that_is_not_there_is_a_wrong_use(run: Run):
+    result = run("ls", "-A", "no_such_module")
+
+    assert result.exit_code == 2
+    assert "no_such_module" in result.output
+
+
+def test_every_command_helps_and_speaks_json(run: Run):
+    from taskguard.cli.main import COMMANDS
+
+    for name in COMMANDS:
+        help_text = run(name, "--help").output
+        assert "Usage: taskguard" in help_text
+        ours = ("bench", "doctor", "explain", "ls", "release", "show", "stats", "watch")
+        assert "--json" in help_text or name not in ours
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_its_completion(run: Run, shell: str):
+    result = run("completion", shell)
+
+    assert result.exit_code == 0
+    assert "_TASKGUARD_COMPLETE" in result.stdout
+
+
+def test_commands_and_keys_are_completed(url: str, monkeypatch: pytest.MonkeyPatch):
+    guard = Guard(url)
+
+    def completed(*words: str) -> list[str]:
+        environment = {"_TASKGUARD_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": "1"}
+        environment["COMP_CWORD"] = str(len(words) - 1)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        command = [sys.executable, "-m", "taskguard.cli"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+    with guard.hold("some-key"):
+        assert completed("taskguard", "exp") == ["explain"]
+        assert completed("taskguard", "show", "some") == ["some-key"]
+
+
+def test_a_command_whose_reader_has_gone_ends_quietly(url: str):
+    guard = Guard(url)
+    with guard.hold("key"):
+        done = subprocess.run(
+            f"{sys.executable} -m taskguard.cli ls --json | head -c 1",
+            shell=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+
+
+def test_watch_ends_quietly_when_it_is_interrupted(url: str):
+    with Guard(url).hold("key"):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "taskguard.cli", "watch"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None and "key" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+
+    assert (process.returncode, errors) == (0, "")
