@@ -259,7 +259,7 @@ class Run:
             failure = error
             if work.is_own_loss(failure):
                 refused = self._note_floor(work, failure)
-                if refused and self.request.is_eager:  # nothing can be put back
+                if self.request.is_eager:  # nothing can be put back
                     if work.release_quietly():
                         self.guard.raise_tokens(self.claim.key, self.headers.floor, self.policy)
                     raise

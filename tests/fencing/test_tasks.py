@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from taskguard import Fence, StaleFenceError, StoreUnavailableError
-from tests.celery.inprocess import guarded, make_app
+from taskguard import Fence, LeaseLostError, StaleFenceError, StoreUnavailableError
+from tests.celery.inprocess import guarded, make_app, sent, store_of
 from tests.fencing.databases import Client
 from tests.fencing.test_healing import AHEAD, raise_mark
 
@@ -73,6 +73,34 @@ def test_a_refusal_in_eager_mode_is_raised_and_the_next_call_has_a_higher_token(
     with pytest.raises(StaleFenceError):
         write.apply(("a",)).get()
     assert write.apply(("a",)).get() > AHEAD
+
+
+def test_a_mark_that_is_no_token_fails_the_job_and_does_not_put_it_back(shop: Client):
+    app = make_app()
+
+    @guarded(app)
+    def write(key: str, fence: Fence) -> None:
+        with shop.transaction() as tx:
+            fence.protect(tx, "account")
+
+    raise_mark(shop, "account", 2**60)
+    with pytest.raises(StaleFenceError, match="set it to 0"):
+        write.apply(("a",)).get()
+    assert sent(app) == []
+
+
+def test_a_lease_that_is_lost_in_eager_mode_is_raised_and_nothing_is_published():
+    app = make_app()
+
+    @guarded(app, lease=1)
+    def write(key: str, fence: Fence) -> None:
+        store_of(app).forget(fence.key)
+        fence._ask(fence._holding)
+        fence.check()
+
+    with pytest.raises(LeaseLostError):
+        write.apply(("a",)).get()
+    assert sent(app) == []
 
 
 @pytest.mark.parametrize("name", [42, b"bytes"])
