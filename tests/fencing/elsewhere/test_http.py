@@ -485,6 +485,15 @@ def test_a_key_keeps_the_space_at_its_end(guard: Guard):
     assert [request.headers["idempotency-key"] for request in sent] == ["a", "a%20"]
 
 
+def test_headers_made_by_hand_are_those_that_a_client_sends(guard: Guard):
+    mine = fence(guard, idempotency_key="\N{SNOWMAN}\n")
+    by_hand = httpx.Request("POST", "http://x", headers=mine.headers())
+    sent = FenceAuth(mine)(httpx.Request("POST", "http://x"))
+
+    for name in ("idempotency-key", "x-fencing-token"):
+        assert by_hand.headers[name] == sent.headers[name]
+
+
 def test_headers_can_be_required(guard: Guard):
     receiver = Receiver(guard, caller=anyone, required=["Idempotency-Key"])
     answer = receiver.admit(Request("POST", "/", "", {}))
