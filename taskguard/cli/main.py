@@ -22,6 +22,8 @@ COMMANDS: dict[str, str] = {
     "migrate": "taskguard.cli.migrate",
     "purge": "taskguard.cli.purge",
     "release": "taskguard.cli.release",
+    "rq-backfill": "taskguard.cli.rq_backfill",
+    "rq-cron": "taskguard.cli.rq_cron",
     "show": "taskguard.cli.show",
     "stats": "taskguard.cli.stats",
     "watch": "taskguard.cli.watch",

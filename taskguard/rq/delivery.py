@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from redis.exceptions import RedisError
 from rq.job import Job, JobStatus
@@ -20,6 +20,9 @@ from taskguard.rq.noted import NotedJob, PutBack, noted
 from taskguard.rq.owner import is_other_run, job_id_of, occurrence_of, owner_of, shown
 from taskguard.rq.twin import Twin, end_queued
 from taskguard.store import Claimant, Ending, Entry, Held
+
+if TYPE_CHECKING:
+    from taskguard.schedule import Note as SlotNote
 
 ATTEMPT = "_taskguard_attempt"
 """On a job that a guarded worker runs: the attempt of this execution, which its parent process knows too."""
@@ -51,10 +54,21 @@ class Delivery:
         self.key = self.note.key
         self.place = self.note.place or place_of(self.policy, self.key)
 
+    @property
+    def scheduled(self) -> SlotNote | None:
+        """What a scheduled job is for; None for any other."""
+        if self.job.note.slot is None:
+            return None
+        from taskguard.rq.slot import slot_of  # most jobs have none
+
+        return slot_of(self.job)
+
     def known_by(self) -> tuple[str, str]:
         """What makes two runs the same work: for others, and for `fence.once`."""
         given = self.note.idempotency_key
         by_key = occurrence_of(self.job, self.owner) if self.policy.on_done == "rerun" else self.key
+        if self.scheduled is not None:
+            by_key = self.scheduled.key
         # Another function may be called with the same key of the caller's: its effects are others.
         return given or by_key, self.key if given else by_key
 
@@ -92,7 +106,10 @@ class Delivery:
         return self.note.place == next_of(self.key)
 
     def is_this_job(self, owner: str) -> bool:
-        return job_id_of(owner) == self.job.id and not is_other_run(self.note.run, owner)
+        return self.has_id_of(owner) and not is_other_run(self.note.run, owner)
+
+    def has_id_of(self, owner: str) -> bool:
+        return job_id_of(owner) == self.job.id
 
     # -- what RQ says ----------------------------------------------------------------------------------------------
 

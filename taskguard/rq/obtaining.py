@@ -28,6 +28,13 @@ OTHER_STORE = 5.0
 _logger = logging.getLogger("taskguard")
 
 
+class SlotSkipped(Exception):  # noqa: N818 - no error: another run lasts, and nobody waits for a scheduled job
+    def __init__(self, held: Held | None) -> None:
+        super().__init__(held)
+        self.held = held
+        """Whose run lasts; None if that was said before, and this is a second message."""
+
+
 class Obtaining:
     def __init__(self, delivery: Delivery) -> None:
         self._it = delivery
@@ -90,6 +97,8 @@ class Obtaining:
             it.policy,
             idempotency_key=idempotency_key,
             effect_key=effect,
+            scheduled_for=it.scheduled.scheduled_for if it.scheduled else None,
+            schedule=it.scheduled.schedule if it.scheduled else "",
             tell=tell,
             before_too_many=lambda: it.job.note_end(for_good=True),
         )
@@ -154,6 +163,8 @@ class Obtaining:
         conflict = self._conflict()
         if conflict == "raise" or it.is_sync:
             raise DuplicateTaskError(*facts_of(held))
+        if conflict == "skip" and it.job.note.slot is not None:
+            raise SlotSkipped(held)
         if conflict == "skip":
             it.change(join=held.owner)
         else:
