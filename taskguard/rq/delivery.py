@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
@@ -21,9 +21,12 @@ from taskguard.rq.clock import JobClock
 from taskguard.rq.guarding import JobGuard
 from taskguard.rq.note import Note
 from taskguard.rq.noted import NotedJob, PutBack, noted
-from taskguard.rq.owner import is_other_run, job_id_of, owner_of, shown
+from taskguard.rq.owner import is_other_run, job_id_of, occurrence_of, owner_of, shown
 from taskguard.rq.twin import Twin, end_queued
 from taskguard.store import Claimant, Ending, Entry, Held
+
+if TYPE_CHECKING:
+    from taskguard.schedule import Note as SlotNote
 
 ATTEMPT = "_taskguard_attempt"
 """On a job that a guarded worker runs: the attempt of this execution, which its parent process knows too."""
@@ -55,6 +58,24 @@ class Delivery:
             self.change(key=key, payload=payload)
         self.key = self.note.key
         self.place = self.note.place or place_of(self.policy, self.key)
+
+    @property
+    def scheduled(self) -> SlotNote | None:
+        """What a scheduled job is for; None for any other."""
+        if self.job.note.slot is None:
+            return None
+        from taskguard.rq.slot import slot_of  # most jobs have none
+
+        return slot_of(self.job)
+
+    def known_by(self) -> tuple[str, str]:
+        """What makes two runs the same work: for others, and for `fence.once`."""
+        given = self.note.idempotency_key
+        by_key = occurrence_of(self.job, self.owner) if self.policy.on_done == "rerun" else self.key
+        if self.scheduled is not None:
+            by_key = self.scheduled.key
+        # Another function may be called with the same key of the caller's: its effects are others.
+        return given or by_key, self.key if given else by_key
 
     # -- what it is ------------------------------------------------------------------------------------------------
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
-from typing import Any
 
 from taskguard.errors import DuplicateTaskError, PayloadMismatchError, WaitTimeoutError
 from taskguard.guard import pauses
 from taskguard.rq.clock import LONGEST_WAIT
 from taskguard.rq.delivery import Delivery, facts_of, is_queued
 from taskguard.rq.noted import PutBack
-from taskguard.rq.owner import next_owner, occurrence_of, shown
+from taskguard.rq.owner import next_owner, shown
 from taskguard.store import Claim, Completed, Held
 from taskguard.work import Work
 
@@ -91,19 +90,15 @@ class Obtaining:
 
     def _begin(self, claim: Claim, tell: bool = True) -> Work | Held | Completed:
         it = self._it
-        slot = _slot_of(it)
-        by_key = it.key if it.policy.on_done != "rerun" else occurrence_of(it.job, it.owner)
-        if slot is not None:
-            by_key = slot.key
         given = it.note.idempotency_key
+        idempotency_key, effect = it.known_by()
         answer = it.guard.begin(
             claim,
             it.policy,
-            idempotency_key=given or by_key,
-            # Another function may be called with the same key of the caller's: its effects are others.
-            effect_key=it.key if given else by_key,
-            scheduled_for=slot.scheduled_for if slot else None,
-            schedule=slot.schedule if slot else "",
+            idempotency_key=idempotency_key,
+            effect_key=effect,
+            scheduled_for=it.scheduled.scheduled_for if it.scheduled else None,
+            schedule=it.scheduled.schedule if it.scheduled else "",
             tell=tell,
             before_too_many=lambda: it.job.note_end(for_good=True),
         )
@@ -209,11 +204,3 @@ class Obtaining:
         if entry is None or not is_queued(entry) or entry.owner != it.note.join:
             return False
         return not it.twin(entry).is_gone
-
-
-def _slot_of(it: Delivery) -> Any:
-    if it.job.note.slot is None:
-        return None
-    from taskguard.rq.slot import slot_of  # most jobs have none
-
-    return slot_of(it.job)

@@ -27,6 +27,7 @@ from taskguard.errors import (
     StoreUnavailableError,
     TooManyStartsError,
 )
+from taskguard.lone_fence import lone_fence
 from taskguard.rq.answer import NothingToTell, answer
 from taskguard.rq.delivery import Delivery, is_queued
 from taskguard.rq.guarding import BEGUN, JobGuard
@@ -36,7 +37,7 @@ from taskguard.rq.owner import shown
 from taskguard.rq.settle import settle_for
 from taskguard.store import Completed, Entry
 from taskguard.switch import is_off
-from taskguard.work import Work
+from taskguard.work import Work, effects_of
 
 UNTIL_THE_STORE_IS_BACK = 3600.0
 """A body that has run is not run again because the store is away: its end waits, as long as the job may run."""
@@ -49,8 +50,6 @@ def run(job: Job, guarded: JobGuard, args: Any, kwargs: Any) -> Any:
 
 
 def _run_unguarded(job: Job, guarded: JobGuard, args: Any, kwargs: Any) -> Any:
-    from taskguard.lone_fence import lone_fence
-
     key = guarded.name
     with suppress(TypeError):  # arguments that do not fit: the body says so itself
         key = guarded.keys(args, kwargs)
@@ -278,7 +277,13 @@ class Run:
         if what == "run_unguarded" and not it.was_held:
             _logger.warning("%s[%s] runs unguarded: %s", self.guarded.name, self.job.id, error)
             it.clock.start()
-            return self.guarded.call(args, kwargs)
+            idempotency_key, effect = it.known_by()
+            effects = effects_of(it.policy, it.owner, idempotency_key, effect)
+            with lone_fence(it.name, it.owner, idempotency_key, effects) as fence:
+                if it.scheduled is not None:
+                    fence.scheduled_for, fence.schedule = it.scheduled.scheduled_for, it.scheduled.schedule
+                value = self.guarded.call(args, kwargs)
+                return _awaited(value) if inspect.iscoroutine(value) else value
         passing = isinstance(error, StoreUnavailableError)
         if (what == "fail" and not it.was_held) or it.is_sync or not passing:
             raise error
