@@ -13,7 +13,8 @@ from rich.console import Group
 from rich.live import Live
 
 from taskguard.cli.keys import INTERNAL, fits
-from taskguard.cli.output import Duration, age, clean, console, json_option, short, table, write_json_line
+from taskguard.cli.output import Duration, age, console, json_option, short, table, write_json_line
+from taskguard.cli.text import clean
 from taskguard.cli.target import Target, with_target
 from taskguard.cli.views import age_of, clock_time, decision_as_json, label, state_of, told
 from taskguard.history import Decision, decisions
