@@ -16,6 +16,8 @@ from taskguard.store import Store
 
 VISIBILITY_TIMEOUT = 3600.0
 """What kombu's Redis transport has by default."""
+_VISIBILITY_TIMEOUTS = {"sqs": 1800.0}
+"""Of transports that have another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +85,7 @@ def _is_by_pattern(tasks: Any) -> bool:
 def store_of(app: Celery) -> str:
     """The URL of the store that the app's own broker or result backend can be."""
     for url, tls in ((app.conf.broker_url, "broker_use_ssl"), (app.conf.result_backend, "redis_backend_use_ssl")):
-        first = str(url[0] if isinstance(url, (list, tuple)) and url else url or "").split(";")[0]
-        store = _as_store(first, app.conf.get(tls))
+        store = _as_store(_first(url), app.conf.get(tls))
         if store:
             return store
     raise ConfigurationError(
@@ -118,4 +119,19 @@ def _with_tls(url: str, tls: Any) -> str:
 def visibility_timeout(app: Celery) -> float:
     """After how long the broker delivers an unacknowledged message again."""
     options = app.conf.broker_transport_options or {}
-    return float(options.get("visibility_timeout") or VISIBILITY_TIMEOUT)
+    usual = _VISIBILITY_TIMEOUTS.get(transport_of(app), VISIBILITY_TIMEOUT)
+    return float(options.get("visibility_timeout") or usual)
+
+
+def transport_of(app: Celery) -> str:
+    """What carries the app's messages: redis, amqp, sqs, …"""
+    return broker_of(app).partition("://")[0].partition("+")[0].lower()
+
+
+def broker_of(app: Celery) -> str:
+    """The URL of the app's broker, the first if there are several."""
+    return _first(app.conf.broker_url)
+
+
+def _first(url: Any) -> str:
+    return str(url[0] if isinstance(url, (list, tuple)) and url else url or "").split(";")[0]

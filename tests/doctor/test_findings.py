@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -86,6 +87,37 @@ def test_tg104_replicas_that_need_not_have_a_write(make_redis: Any, look: Examin
     assert look(primary.url) == {}
 
 
+class Standby(PostgresServer):
+    """Follows *primary*, as it is set up by the manual."""
+
+    def __init__(self, primary: PostgresServer) -> None:
+        super().__init__()
+        self._primary = primary
+
+    def prepare(self) -> None:
+        copy, options = str(self.binary.with_name("pg_basebackup")), ["-R", "-X", "stream", "-c", "fast", "--no-sync"]
+        self.run([copy, "-D", str(self.data), *options, "-d", self._primary.url])
+
+
+def test_tg104_a_database_whose_standby_need_not_have_a_write(look: Examine):
+    import psycopg
+
+    with (
+        closing(require(PostgresServer)) as primary,
+        closing(require(Standby, primary)),
+        psycopg.connect(primary.url, autocommit=True) as admin,
+    ):
+        wait_until(lambda: admin.execute("SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'").fetchone())
+        admin.execute("CREATE ROLE app LOGIN")
+        admin.execute("GRANT CREATE ON DATABASE %s TO app" % primary.url.rpartition("/")[2])  # noqa: UP031
+        assert [*look(re.sub("//.*@", "//app@", primary.url))] == ["TG104"]
+
+        admin.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        admin.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: admin.execute("SHOW synchronous_standby_names").fetchone() == ("*",))
+        assert look(primary.url) == {}
+
+
 @pytest.mark.parametrize("ahead", [-3600.0, 30.0])
 def test_tg105_a_clock_that_differs(make_redis: Any, look: Examine, ahead: float, monkeypatch: pytest.MonkeyPatch):
     url = make_redis().url
@@ -98,6 +130,13 @@ def test_tg105_a_clock_that_differs(make_redis: Any, look: Examine, ahead: float
 
 def test_tg106_a_store_in_the_memory_of_one_process(look: Examine):
     assert [*look("memory://")] == ["TG106"]
+
+
+def test_tg107_guarding_is_switched_off(store_url: str, look: Examine, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TASKGUARD_OFF", "1")
+    [finding] = look(store_url)["TG107"]
+
+    assert finding.level == "error"
 
 
 # -- the app -----------------------------------------------------------------------------------------------------
@@ -120,6 +159,35 @@ def test_a_sound_app_has_no_finding(make_app: Any, look_at: Examine):
 
 def test_tg106_a_memory_store_under_workers(make_app: Any, look_at: Examine):
     assert "TG106" in look_at(make_app(taskguard_store="memory://"))
+
+
+@pytest.mark.parametrize(("broker", "found"), [("amqp://elsewhere", ["TG108"]), ("amqp://localhost", []), ("memory://", [])])
+def test_tg108_a_file_and_a_broker_elsewhere(make_app: Any, look_at: Examine, tmp_path: Path, broker: str, found: Any):
+    assert [*look_at(make_app(broker_url=broker, taskguard_store=f"sqlite:///{tmp_path / 'file.db'}"))] == found
+
+
+def test_tg210_a_job_that_is_longer_than_rabbitmq_waits(make_app: Any, look_at: Examine):
+    app = make_app(broker_url="amqp://")
+
+    @singleton_task(app, shared=False, name="long", time_limit=7200)
+    def long() -> None: ...
+
+    @singleton_task(app, shared=False, name="short", time_limit=600)
+    def short() -> None: ...
+
+    found = look_at(app)
+    assert [(finding.about, finding.level) for finding in found.pop("TG210")] == [("long", "warning")]
+    assert found == {}
+
+
+def test_tg201_a_job_on_sqs_whose_messages_come_back_after_half_an_hour(make_app: Any, look_at: Examine):
+    app = make_app(broker_url="sqs://")
+
+    @singleton_task(app, shared=False, name="long", time_limit=2700)
+    def long() -> None: ...
+
+    [finding] = look_at(app)["TG201"]
+    assert "1800 s" in finding.problem
 
 
 def test_tg201_a_time_limit_longer_than_the_visibility_timeout(make_app: Any, look_at: Examine):
@@ -189,7 +257,7 @@ def test_tg204_an_end_that_is_forgotten_too_soon(make_app: Any, look_at: Examine
 def test_no_finding_about_visibility_where_the_broker_has_none(make_app: Any, look_at: Examine):
     app = make_app(broker_url="amqp://", taskguard_queued_for=1800)
 
-    @singleton_task(app, shared=False, name="forgets", keep_for=60, time_limit=7200)
+    @singleton_task(app, shared=False, name="forgets", keep_for=60, time_limit=1200)
     def forgets() -> None: ...
 
     assert look_at(app) == {}
