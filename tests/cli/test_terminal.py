@@ -14,9 +14,11 @@ from uuid import uuid4
 import pytest
 
 from taskguard import Guard
+from taskguard.cli.holders import Holders
 from tests.cli.conftest import Run
 from tests.cli.terminal import Terminal
 from tests.servers import RedisServer, require
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -57,6 +59,19 @@ def test_watch_shows_who_holds_what_until_it_is_told_to_end(url: str):
         terminal.type("\x03")
 
         assert terminal.end() == 0
+
+
+def test_watch_finds_a_holder_among_many_that_are_done(url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("taskguard.cli.holders.AT_ONCE", 10)
+    guard = Guard(url, history=False)
+    for number in range(40):
+        guard.run(f"done-{number}", lambda: None, keep_for=60)
+    holders = Holders(guard.store, "*")
+    with guard.hold("z-held"):
+        assert not holders.oldest(5) and not holders.is_whole  # it has not come so far, and says so
+        assert [entry.key for entry in holders.oldest(5, ["z-held"])] == ["z-held"]
+        wait_until(lambda: [entry.key for entry in holders.oldest(5)] == ["z-held"] and holders.is_whole)
+    assert not holders.oldest(5)
 
 
 def test_a_narrow_terminal_shows_the_whole_key(url: str):
