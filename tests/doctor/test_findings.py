@@ -161,7 +161,9 @@ def test_tg106_a_memory_store_under_workers(make_app: Any, look_at: Examine):
     assert "TG106" in look_at(make_app(taskguard_store="memory://"))
 
 
-@pytest.mark.parametrize(("broker", "found"), [("amqp://elsewhere", ["TG108"]), ("amqp://localhost", []), ("memory://", [])])
+@pytest.mark.parametrize(
+    ("broker", "found"), [("amqp://elsewhere", ["TG108"]), ("amqp://localhost", []), ("memory://", [])]
+)
 def test_tg108_a_file_and_a_broker_elsewhere(make_app: Any, look_at: Examine, tmp_path: Path, broker: str, found: Any):
     assert [*look_at(make_app(broker_url=broker, taskguard_store=f"sqlite:///{tmp_path / 'file.db'}"))] == found
 
