@@ -128,6 +128,7 @@ class Run:
             payload = self.guarded.payload(args, kwargs, explicit=bool(given))
             self.message.headers = headers.with_(id=self.id, key=key, payload=payload)
         self.key = self.headers.key
+        self.arguments = self.guarded.arguments(args, kwargs)
         self.place = self.headers.place or place_of(self.policy, self.key)
         self.name = run_of(self.policy, self.key, self.headers.join or self.id)
 
@@ -157,7 +158,9 @@ class Run:
         by_key = self.id if self.policy.on_done == "rerun" else self.key
         # Another task may be called with the same key of the caller's: its effects are others.
         effect = self.key if given else by_key
-        answer = self.guard.begin(claim, self.policy, idempotency_key=given or by_key, effect_key=effect)
+        answer = self.guard.begin(
+            claim, self.policy, idempotency_key=given or by_key, effect_key=effect, arguments=self.arguments
+        )
         if isinstance(answer, Work) or not self.policy.enforce:
             return answer
         if headers.idempotency_key and answer.payload and headers.payload != answer.payload:

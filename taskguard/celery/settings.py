@@ -12,6 +12,7 @@ from celery import Celery
 
 from taskguard.errors import ConfigurationError
 from taskguard.events import Listener
+from taskguard.history import Kept, check_kept
 from taskguard.store import Store
 
 VISIBILITY_TIMEOUT = 3600.0
@@ -34,16 +35,18 @@ class Settings:
     """Options by a pattern of task names: guards tasks without a change to their code."""
     listeners: Sequence[Listener] = ()
     """Functions that are told of every decision, beside the log."""
-    history: bool = True
-    """Whether decisions are kept in the store, for `taskguard explain`, `stats` and `watch`."""
+    history: Kept = True
+    """Whether decisions are kept in the store, for `taskguard explain`, `stats` and `watch`.
+
+    "arguments": with the values of each call.
+    """
 
     def __post_init__(self) -> None:
         if self.on_store_error not in ("retry", "fail", "run_unguarded"):
             raise ConfigurationError(
                 f"taskguard_on_store_error={self.on_store_error!r} is not known; write retry, fail or run_unguarded"
             )
-        if not isinstance(self.history, bool):
-            raise ConfigurationError(f"taskguard_history={self.history!r} is neither; write True or False")
+        check_kept("taskguard_history", self.history)
         for name in ("queued_for", "republish_after"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 10 * 365 * 86400:

@@ -92,6 +92,7 @@ class Obtaining:
             # Another function may be called with the same key of the caller's: its effects are others.
             effect_key=it.key if given else by_key,
             tell=tell,
+            arguments=it.arguments,
             before_too_many=lambda: it.job.note_end(for_good=True),
         )
         if given and not isinstance(answer, Work) and answer.payload and it.note.payload != answer.payload:
