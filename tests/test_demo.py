@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -72,10 +73,10 @@ def test_without_the_guard_the_demo_finds_that_it_is_wrong():
     ("number", "moment", "code"),
     [
         (signal.SIGTERM, "taskguard:", 143),
-        (signal.SIGINT, "ready:", 130),
+        (signal.SIGINT, "threads call", 130),
         (signal.SIGKILL, "is stopped (SIGSTOP)", -signal.SIGKILL),
     ],
-    ids=["SIGTERM at the beginning", "SIGINT in the middle", "SIGKILL while a worker is stopped"],
+    ids=["SIGTERM at the beginning", "SIGINT twice, amid the calls", "SIGKILL while a worker is stopped"],
 )
 def test_a_demo_that_is_ended_leaves_nothing_behind(number: signal.Signals, moment: str, code: int, tmp_path: Path):
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
@@ -88,8 +89,11 @@ def test_a_demo_that_is_ended_leaves_nothing_behind(number: signal.Signals, mome
             seen += line
         wait_until(lambda: len(processes_of(tmp_path)) > 5, what="the demo, its keeper, a server and three workers")
         demo.send_signal(number)
+        if number is signal.SIGINT:  # people press it again
+            time.sleep(0.3)
+            demo.send_signal(number)
 
-        assert demo.wait(30) == code
+        assert demo.wait(30) in (code, -number)
     wait_until(lambda: not processes_of(tmp_path), what=str(processes_of(tmp_path)))
     wait_until(lambda: not list(tmp_path.iterdir()), what=f"{list(tmp_path.iterdir())} to go")
 
