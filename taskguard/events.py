@@ -30,10 +30,21 @@ Kind: TypeAlias = Literal[
     "wait_timeout",
     "too_many_starts",
     "not_kept",  # the work is done, its result could not be kept
+    "scheduled",  # a slot was published
+    "slot_late",  # ... more than a second after its time
+    "slot_caught_up",  # ... though nobody had been there at its time
+    "slot_buffered",  # ... once the run that it would have overlapped had ended
+    "slot_skipped",  # an earlier run lasts, so it is not run
+    "slot_missed",  # nobody was there, and it is not caught up
+    "slot_cancelled",  # the earlier run was ended for it
+    "slot_republished",  # its message seems to be lost, and was published again
+    "slots_blocked",  # one run has kept several slots in a row from running
 ]
 
-_QUIET = frozenset({"claimed", "completed", "released", "requeued"})
-_LEVEL = {"duplicate": logging.INFO, "reused": logging.INFO, "took_over": logging.INFO}
+_QUIET = frozenset({"claimed", "completed", "released", "requeued", "scheduled"})
+_LEVEL = dict.fromkeys(
+    ("duplicate", "reused", "took_over", "slot_late", "slot_caught_up", "slot_buffered", "slot_skipped"), logging.INFO
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,7 @@ class Fence:
         idempotency_key: str,
         effects: Effects,
         scheduled_for: datetime | None = None,
+        schedule: str = "",
     ) -> None:
         self._holding = holding
         self._effects = effects
@@ -54,6 +55,8 @@ class Fence:
         """The same through retries and redeliveries of this work: for an API that takes one."""
         self.scheduled_for = scheduled_for
         """The moment a scheduled run is for, whenever it fires."""
+        self.schedule = schedule
+        """The name of the schedule's entry; empty for a run that was not scheduled."""
 
     def __repr__(self) -> str:
         return f"Fence(key={self.key!r}, owner={self.owner!r}, token={self.token})"

@@ -231,6 +231,7 @@ class Guard:
         *,
         idempotency_key: str | None = None,
         scheduled_for: datetime | None = None,
+        schedule: str = "",
         effect_key: str | None = None,
         tell: bool = True,
         patience: float | None = None,
@@ -246,7 +247,7 @@ class Guard:
         asked, answer = self.ask(claim, tell=tell, patience=patience, arguments=arguments)
         if not isinstance(answer, Lease):
             return answer
-        work = Work(self, policy, answer, asked, idempotency_key or claim.owner, scheduled_for, effect_key)
+        work = Work(self, policy, answer, asked, idempotency_key or claim.owner, scheduled_for, effect_key, schedule)
         if answer.starts > policy.max_starts:
             error = TooManyStartsError(claim.key, claim.owner, answer.starts, policy.max_starts)
             self.tell("too_many_starts", answer, token=answer.token, detail=str(error))

@@ -14,7 +14,12 @@ def place_of(policy: Policy, key: str) -> str:
 
 def run_of(policy: Policy, key: str, owner: str) -> str:
     """The entry that is running. A job whose key is free while it runs still answers for its own id."""
-    return f"{key}:job:{owner}" if policy.hold == "queued" else key
+    return job_of(key, owner) if policy.hold == "queued" else key
+
+
+def job_of(key: str, owner: str) -> str:
+    """The entry of one job, which keeps no other out."""
+    return f"{key}:job:{owner}"
 
 
 def next_of(key: str) -> str:

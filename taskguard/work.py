@@ -33,6 +33,7 @@ class Work:
         idempotency_key: str,
         scheduled_for: datetime | None = None,
         effect_key: str | None = None,
+        schedule: str = "",
     ) -> None:
         self._guard = guard
         self._policy = policy
@@ -52,6 +53,7 @@ class Work:
             ask=guard.heartbeat.renew_now,
             idempotency_key=idempotency_key,
             scheduled_for=scheduled_for,
+            schedule=schedule,
             effects=Effects(effect, effect if is_the_job_s else lease.owner, policy.keep),
         )
 

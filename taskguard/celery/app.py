@@ -4,6 +4,7 @@
 2. `app._task_from_fun` and `app.register_task` are wrapped: a task whose name is in `taskguard_tasks` is guarded as it
    is made. (Tasks that were made before are guarded when `install` is called, or when the app is finalized.)
 3. `app._taskguard` holds the settings and the guard, made when first needed.
+4. In a worker every other task of the app looks whether its message is that of a scheduled slot: see `scheduled.py`.
 
 The wrappers are attributes of that one app; Celery's classes are not touched.
 """
@@ -20,6 +21,7 @@ from taskguard.celery.headers import IDEMPOTENCY_KEY, without_local
 from taskguard.celery.publish import Publisher
 from taskguard.celery.result import handle, info
 from taskguard.celery.run import running
+from taskguard.celery.scheduled import watch_slots
 from taskguard.switch import is_off
 
 _POSITIONAL = ("countdown", "eta", "task_id", "producer", "connection", "router", "result_cls", "expires")
@@ -64,6 +66,7 @@ def _install(app: Celery) -> None:
 
     app.send_task = send_task
     _guard_by_name(app, guarding)
+    watch_slots(app)
 
 
 def _publish_unguarded(call: Call) -> Any:

@@ -38,7 +38,7 @@ class Call(NamedTuple):
         others = {name: value for name, value in self.options.items() if name not in _ITS_OWN}
         if delay > 0:
             others["countdown"] = delay
-        return self._replace(options=others).with_(headers.with_(id=task_id).as_new(), task_id=task_id)
+        return self._replace(options=others).with_(headers.with_(id=task_id, slot=None).as_new(), task_id=task_id)
 
     @property
     def is_linked(self) -> bool:

@@ -47,6 +47,8 @@ class Headers(NamedTuple):
     """How often it was put back in a row."""
     since: float = 0.0
     """When it first had to wait for another job."""
+    slot: Mapping[str, Any] | None = None
+    """Of a scheduled job: which slot it is for (`taskguard.schedule.Note`)."""
     floor: int = 0
     """The highest token that a resource refused it with: the next one is higher."""
 

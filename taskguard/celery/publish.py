@@ -69,6 +69,8 @@ class _OneCall:
             raise
         except TypeError:
             return self._call.publish()  # arguments that do not fit are for the body to refuse, as without a guard
+        if self._headers.slot:
+            return self.publish_unclaimed()  # the run of its slot is claimed: whether it may run is for that to say
         place = self._headers.place or place_of(self._policy, self._headers.key)
         return self._claim_and_publish(place) if place else self.publish_unclaimed()
 
@@ -81,6 +83,8 @@ class _OneCall:
         key = keys.explicit(given) if given else keys(args, kwargs)
         payload = self._task.payload(args, kwargs, explicit=bool(given))
         facts: dict[str, Any] = {"id": self.task_id, "key": key, "payload": payload, "idempotency_key": given}
+        if found.slot:
+            facts["slot"] = found.slot
         try:
             store = self._guarding.identity.name(self._guarding.calls, PATIENCE)
         except StoreError:

@@ -23,9 +23,11 @@ from kombu.serialization import registry
 from taskguard.celery.guarding import TaskGuard
 from taskguard.celery.headers import ATTEMPT, EVENTS, SERIALIZER, Headers
 from taskguard.celery.inprocess import remember, runs_here
+from taskguard.celery.scheduled import leave_end
 from taskguard.errors import StoreError
 from taskguard.guard import new_attempt, pauses
-from taskguard.places import place_of, run_of
+from taskguard.places import job_of, place_of, run_of
+from taskguard.schedule import Note
 from taskguard.store import Claimant, Ending, How
 from taskguard.switch import is_off
 
@@ -148,9 +150,15 @@ class GuardedRequest(Base):  # type: ignore[misc]
         keys = self._guarded.keys
         key = headers.key or (keys.explicit(given) if given else keys(self._args, self._kwargs))
         policy = self._guarded.policy
+        note = Note.of(headers.slot)
         run = run_of(policy, key, headers.join or self.id)
+        if note is not None and note.overlap == "allow_all":
+            run = job_of(key, self.id)
         place = headers.place or place_of(policy, key)
         return run, place if place != run else ""
+
+    def _note(self) -> Note | None:
+        return Note.of(Headers.of(self._request_dict.get("headers") or self._request_dict, self.id).slot)
 
     def _settle(self, how: How, error: BaseException | None = None, *, anyway: bool = False) -> None:
         self._is_lost = False
@@ -169,6 +177,9 @@ class GuardedRequest(Base):  # type: ignore[misc]
             done = guard.store.release(claimant, ending, anyway=anyway)
         if place and (done or anyway):
             guard.store.release(Claimant(place, self.id, self._attempt), Ending(keep_for=policy.keep), anyway=True)
+        note = self._note()
+        if note is not None:
+            leave_end(guard.store, note, self.id, how, self._attempt)
         if done:
             guard.tell("failed" if how == "failed" else "released", claimant, detail=f"{how}; settled by the parent")
         return done
@@ -184,6 +195,10 @@ class GuardedRequest(Base):  # type: ignore[misc]
             done = guarding.calls.store.requeue(
                 claimant, settings.queued_for, copy_for=settings.republish_after, keep_starts=keep_starts
             )
+            note = self._note()
+            if done and note is not None:
+                run = Claimant(note.run, self.id, self._attempt)
+                guarding.calls.store.requeue(run, settings.queued_for, copy_for=settings.republish_after)
             if done:
                 guarding.calls.tell("requeued", claimant, detail="settled by the parent")
             return done

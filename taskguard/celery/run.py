@@ -39,8 +39,9 @@ from taskguard.errors import (
 )
 from taskguard.guard import Guard, new_attempt
 from taskguard.outcomes import NotKept
-from taskguard.places import next_of, place_of, run_of
+from taskguard.places import job_of, next_of, place_of, run_of
 from taskguard.policy import Policy
+from taskguard.schedule import Note
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Held, How
 from taskguard.work import Work
 
@@ -73,6 +74,7 @@ class Run:
         self.message = Message(task)
         self.request = self.message.request
         self.id = self.message.id
+        self.note = Note.of(self.message.headers.slot)
         self.held_back: list[Call] = []
         """Messages under this very id that the body wants sent (a retry, a replacement): they leave after it."""
         self.was_held = False
@@ -131,6 +133,8 @@ class Run:
         self.arguments = self.guarded.arguments(args, kwargs)
         self.place = self.headers.place or place_of(self.policy, self.key)
         self.name = run_of(self.policy, self.key, self.headers.join or self.id)
+        if self.note is not None and self.note.overlap == "allow_all":
+            self.name = job_of(self.key, self.id)
 
     def _claim(self) -> Claim:
         return self.guard.new_claim(
@@ -156,10 +160,18 @@ class Run:
         headers = self.headers
         given = headers.idempotency_key
         by_key = self.id if self.policy.on_done == "rerun" else self.key
+        if self.note is not None:
+            by_key = self.note.key
         # Another task may be called with the same key of the caller's: its effects are others.
         effect = self.key if given else by_key
         answer = self.guard.begin(
-            claim, self.policy, idempotency_key=given or by_key, effect_key=effect, arguments=self.arguments
+            claim,
+            self.policy,
+            idempotency_key=given or by_key,
+            effect_key=effect,
+            scheduled_for=self.note.scheduled_for if self.note else None,
+            schedule=self.note.schedule if self.note else "",
+            arguments=self.arguments,
         )
         if isinstance(answer, Work) or not self.policy.enforce:
             return answer
@@ -170,10 +182,17 @@ class Run:
     def _ends_at_once(self) -> bool:
         """Whether this job is over if another one is running: it is told in the same step that finds it out."""
         conflict = self._conflict()
-        return conflict == "raise" or (conflict == "skip" and not self.message.is_awaited and self.policy.enforce)
+        return conflict == "raise" or (conflict == "skip" and not self._is_awaited and self.policy.enforce)
+
+    @property
+    def _is_awaited(self) -> bool:
+        # Nobody holds the handle of a scheduled call.
+        return self.message.is_awaited if self.note is None else self.message.is_linked
 
     def _conflict(self) -> str:
         conflict = self.policy.on_conflict.run
+        if self.note is not None:  # of a scheduled job that is the schedule's to say
+            return "skip" if self.note.overlap == "skip" else "wait"
         if conflict == "skip" and (self.policy.hold == "one_queued_one_running" or self._is_the_next()):
             return "wait"  # it has a place in the queue for the very purpose of running after the other one
         return conflict
@@ -497,7 +516,7 @@ class Run:
             raise error
 
     def _skip(self, held: Held) -> NoReturn:
-        if not self.message.is_awaited:
+        if not self._is_awaited:
             raise Ignore(f"{self.key}: skipped, {held.owner} is running it")  # its receipt came with the answer
         self.message.headers = self.headers.with_(join=held.owner)
         self._put_back(f"it joins {held.owner}", within=held.remaining)
@@ -521,7 +540,7 @@ class Run:
 
     def _publish_for(self, held: Held) -> None:
         settings = self.guarding.settings
-        self.message.publish_for(held.owner, self.headers.with_(place="").as_new())
+        self.message.publish_for(held.owner, self.headers.with_(place="", slot=None).as_new())
         with suppress(StoreUnavailableError):
             self.guard.store.mark([(held, held.remaining)], copy_for=settings.republish_after)
 

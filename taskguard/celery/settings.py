@@ -13,6 +13,7 @@ from celery import Celery
 from taskguard.errors import ConfigurationError
 from taskguard.events import Listener
 from taskguard.history import Kept, check_kept
+from taskguard.schedule.entry import CatchUp, Overlap, Timing
 from taskguard.store import Store
 
 VISIBILITY_TIMEOUT = 3600.0
@@ -33,6 +34,12 @@ class Settings:
     on_store_error: Literal["retry", "fail", "run_unguarded"] = "retry"
     tasks: Mapping[str, Mapping[str, Any]] | None = None
     """Options by a pattern of task names: guards tasks without a change to their code."""
+    overlap: Overlap = "skip"
+    """What a scheduled run does while an earlier one of the same entry lasts, where the entry does not say."""
+    catch_up: CatchUp = "latest"
+    """What becomes of slots that no scheduler was there for."""
+    catch_up_window: float | None = None
+    """Slots missed longer ago than so many seconds are not caught up."""
     listeners: Sequence[Listener] = ()
     """Functions that are told of every decision, beside the log."""
     history: Kept = True
@@ -55,6 +62,12 @@ class Settings:
             raise ConfigurationError(
                 f'taskguard_tasks={self.tasks!r} is not options by pattern; write {{"billing.*": {{"lease": 60}}}}'
             )
+
+        self.timing  # noqa: B018 - checks what belongs to it
+
+    @property
+    def timing(self) -> Timing:
+        return Timing(self.overlap, self.catch_up, self.catch_up_window)
 
     @classmethod
     def of(cls, app: Celery, given: Mapping[str, Any]) -> Settings:

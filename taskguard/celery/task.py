@@ -22,6 +22,7 @@ from taskguard.celery.headers import IDEMPOTENCY_KEY, Headers
 from taskguard.celery.items import Item, map_in_hand
 from taskguard.celery.result import handle
 from taskguard.celery.run import ENDED, Run, running
+from taskguard.celery.scheduled import SlotRun, note_of
 from taskguard.errors import ConfigurationError, StoreError
 from taskguard.fence import current_fence
 from taskguard.policy import Policy
@@ -77,7 +78,11 @@ class GuardedTask(Task):  # type: ignore[misc]
         if not request.called_directly and request.id is not None and not calls_itself:
             if is_off():
                 return self._call_unguarded(self._call_body, request.id, args, kwargs)
-            return Run(self, self._call_body)(args, kwargs)
+            note = note_of(request)
+            delivery = Run(self, self._call_body)
+            if note is None:
+                return delivery(args, kwargs)
+            return SlotRun(self, note, own_key=True)(lambda: delivery(args, kwargs))
         mapped = map_in_hand()
         if mapped is not None:
             if is_off():

@@ -13,6 +13,7 @@ from taskguard.errors import ConfigurationError, StoreError, TaskguardError
 
 COMMANDS: dict[str, str] = {
     # command: the module that has it as `command`
+    "backfill": "taskguard.cli.backfill",
     "bench": "taskguard.cli.bench",
     "completion": "taskguard.cli.completion",
     "demo": "taskguard.cli.demo",
@@ -22,6 +23,8 @@ COMMANDS: dict[str, str] = {
     "migrate": "taskguard.cli.migrate",
     "purge": "taskguard.cli.purge",
     "release": "taskguard.cli.release",
+    "rq-backfill": "taskguard.cli.rq_backfill",
+    "rq-cron": "taskguard.cli.rq_cron",
     "show": "taskguard.cli.show",
     "stats": "taskguard.cli.stats",
     "watch": "taskguard.cli.watch",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from importlib.util import find_spec
 
 from rich.console import Console
 
@@ -43,8 +42,7 @@ def _play(stage: Stage, console: Console) -> Score:
         acts.many_calls()
         acts.killed()
         acts.stopped()
-        if find_spec("taskguard.celery.beat") is not None:
-            acts.two_beats()
+        acts.two_beats()
     score = Score(tuple(acts.rows()))
     screen.score(score)
     return score

@@ -86,7 +86,10 @@ class Delivery:
         return self.note.place == next_of(self.key)
 
     def is_this_job(self, owner: str) -> bool:
-        return job_id_of(owner) == self.job.id and not is_other_run(self.note.run, owner)
+        return self.has_id_of(owner) and not is_other_run(self.note.run, owner)
+
+    def has_id_of(self, owner: str) -> bool:
+        return job_id_of(owner) == self.job.id
 
     # -- what RQ says ----------------------------------------------------------------------------------------------
 

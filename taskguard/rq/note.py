@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 IDEMPOTENCY_KEY = "idempotency_key"
+NAMESPACE = "namespace"
+"""In the note of a slot: where its entry is, in the queue's own Redis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,8 @@ class Note:
     """When it first had to wait for another job."""
     floor: int = 0
     """The highest token that a resource refused it with: the next one is higher."""
+    slot: Mapping[str, Any] | None = None
+    """For a scheduled job: the note of its slot; see `slot.py`."""
 
     @classmethod
     def read(cls, text: bytes | str | None) -> Note:

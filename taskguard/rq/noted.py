@@ -42,6 +42,8 @@ class NotedJob(Job):
     _is_prepared = False
     queue_class: Any = None
     """That of the worker, which may guard functions by their names."""
+    is_in_slot = False
+    """For a scheduled job: whether its slot is claimed, and its function may begin."""
 
     def restore(self, raw_data: Any) -> Any:
         super().restore(raw_data)
@@ -74,6 +76,10 @@ class NotedJob(Job):
         return self._result
 
     def _execute(self) -> Any:
+        if self.note.slot is not None and not self.is_in_slot:
+            from taskguard.rq.slot import run_in_slot
+
+            return run_in_slot(self, self._execute)
         has_patterns = getattr(self.queue_class, "taskguard_tasks", None)
         guarded = guard_for(self.func, self.queue_class) if has_patterns else None
         if guarded is None or guarded is guard_of(self.func):

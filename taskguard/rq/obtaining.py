@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
+from typing import Any
 
 from taskguard.errors import DuplicateTaskError, PayloadMismatchError, WaitTimeoutError
 from taskguard.guard import pauses
@@ -26,6 +27,13 @@ OTHER_STORE = 5.0
 """Seconds that a job waits whose caller looks at another store than this worker."""
 
 _logger = logging.getLogger("taskguard")
+
+
+class SlotSkipped(Exception):  # noqa: N818 - no error: another run lasts, and nobody waits for a scheduled job
+    def __init__(self, held: Held | None) -> None:
+        super().__init__(held)
+        self.held = held
+        """Whose run lasts; None if that was said before, and this is a second message."""
 
 
 class Obtaining:
@@ -83,7 +91,10 @@ class Obtaining:
 
     def _begin(self, claim: Claim, tell: bool = True) -> Work | Held | Completed:
         it = self._it
-        by_key = occurrence_of(it.job, it.owner) if it.policy.on_done == "rerun" else it.key
+        slot = _slot_of(it)
+        by_key = it.key if it.policy.on_done != "rerun" else occurrence_of(it.job, it.owner)
+        if slot is not None:
+            by_key = slot.key
         given = it.note.idempotency_key
         answer = it.guard.begin(
             claim,
@@ -91,6 +102,8 @@ class Obtaining:
             idempotency_key=given or by_key,
             # Another function may be called with the same key of the caller's: its effects are others.
             effect_key=it.key if given else by_key,
+            scheduled_for=slot.scheduled_for if slot else None,
+            schedule=slot.schedule if slot else "",
             tell=tell,
             arguments=it.arguments,
             before_too_many=lambda: it.job.note_end(for_good=True),
@@ -156,6 +169,8 @@ class Obtaining:
         conflict = self._conflict()
         if conflict == "raise" or it.is_sync:
             raise DuplicateTaskError(*facts_of(held))
+        if conflict == "skip" and it.job.note.slot is not None:
+            raise SlotSkipped(held)
         if conflict == "skip":
             it.change(join=held.owner)
         else:
@@ -193,3 +208,11 @@ class Obtaining:
         if entry is None or not is_queued(entry) or entry.owner != it.note.join:
             return False
         return not it.twin(entry).is_gone
+
+
+def _slot_of(it: Delivery) -> Any:
+    if it.job.note.slot is None:
+        return None
+    from taskguard.rq.slot import slot_of  # most jobs have none
+
+    return slot_of(it.job)

@@ -31,7 +31,7 @@ from taskguard.rq.delivery import Delivery, is_queued
 from taskguard.rq.guarding import BEGUN, JobGuard
 from taskguard.rq.noted import PutBack, is_scheduled_again, noted
 from taskguard.rq.obtaining import Obtaining
-from taskguard.rq.owner import job_id_of, shown
+from taskguard.rq.owner import shown
 from taskguard.store import Completed, Entry
 from taskguard.switch import is_off
 from taskguard.work import Work
@@ -58,13 +58,17 @@ def _run_unguarded(job: Job, guarded: JobGuard, args: Any, kwargs: Any) -> Any:
 
 
 class Run:
-    def __init__(self, job: Job, guarded: JobGuard) -> None:
-        self.it = Delivery(job, guarded)
+    def __init__(self, job: Job, guarded: JobGuard, delivery: type[Delivery] = Delivery) -> None:
+        self.it = delivery(job, guarded)
         self.job = self.it.job
         self.guarded = guarded
         self.is_settled = False
 
     def __call__(self, args: Any, kwargs: Any) -> Any:
+        if self.job.note.slot is not None and not self.job.is_in_slot:
+            from taskguard.rq.slot import run_in_slot
+
+            return run_in_slot(self.job, lambda: self(args, kwargs))
         setattr(self.job, BEGUN, True)
         try:
             return self._run(args, kwargs)
@@ -81,7 +85,7 @@ class Run:
         except TypeError:
             return self.guarded.call(args, kwargs)  # arguments that do not fit: the body says so itself
         try:
-            found = Obtaining(self.it)()
+            found = self._obtain()
         except StoreError as error:
             return self._without_store(error, args, kwargs)
         except (TooManyStartsError, DuplicateTaskError, PayloadMismatchError):
@@ -92,6 +96,9 @@ class Run:
         if isinstance(found, Completed):
             return answer(self.it, found)
         return self._work(found, args, kwargs)
+
+    def _obtain(self) -> Work | Completed | PutBack:
+        return Obtaining(self.it)()
 
     # -- the body --------------------------------------------------------------------------------------------------
 
@@ -124,6 +131,10 @@ class Run:
                     return self.it.put_back(None, str(error) if floor else "it lost its lease")
                 work.release_quietly()
                 return self._lost(work)
+            if self._is_loss_of_slot(error):
+                self.is_settled = True
+                work.release_quietly()  # it has not failed, and may come again
+                raise
             self.it.forget_waiting()
             failure = error
             if not self._settled(lambda: self._fail(work, failure)):
@@ -231,6 +242,10 @@ class Run:
             raise NothingToTell(f"{self.it.key}: the lease with token {work.lease.token} is over")
         raise LeaseLostError(self.it.key, work.lease.token)
 
+    def _is_loss_of_slot(self, error: BaseException) -> bool:
+        """Whether a scheduled job has lost the claim of its slot, which is around that of its function."""
+        return isinstance(error, LeaseLostError) and error.key == (self.job.note.slot or {}).get("run")
+
     def _is_left_to_us(self) -> bool:
         """Whether nobody else will end this job: it was another one that took the key, or somebody's hand."""
         if not self.it.has_job():
@@ -240,7 +255,7 @@ class Run:
         except StoreError:
             return True  # RQ has given it to nobody else, and the next delivery asks
         is_held = entry is not None and entry.state in ("queued", "running") and entry.remaining > 0
-        return not (is_held and entry is not None and job_id_of(entry.owner) == self.job.id)
+        return not (is_held and entry is not None and self.it.has_id_of(entry.owner))
 
     # -- the store is away -----------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 DRIVERS = {"celery", "kombu", "rq", "redis", "valkey", "psycopg", "psycopg_pool", "sqlite3", "pydantic", "gevent"}
-CORE = ("store", "rules", "policy", "keys", "guard")
+CORE = ("store", "rules", "policy", "keys", "guard", "schedule")
 
 
 def run(program: str) -> object:

@@ -1,0 +1,203 @@
+"""`celery beat -S taskguard`: run as many beats as you like, each slot is published once.
+
+`guarded(SchedulerClass)` does the same for any other scheduler. What it replaces is `tick`: which entries there are,
+and how a message is sent, stays the scheduler's own.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from functools import cache, partial
+from typing import Any
+
+from celery import Celery
+from celery.beat import PersistentScheduler, Scheduler
+from celery.utils.imports import symbol_by_name
+
+from taskguard.celery.app import install
+from taskguard.celery.guarding import guarding_of, is_installed
+from taskguard.celery.headers import Headers
+from taskguard.celery.timetable import PREFIX, entry_of, without_ours
+from taskguard.errors import ConfigurationError, StoreError
+from taskguard.schedule import ScheduledEntry, Slot, Timekeeper
+
+TRY_AGAIN = 1.0
+"""Seconds after which a store or a broker that did not answer is asked again."""
+LONGEST_TICK = 5.0
+"""Seconds after which the scheduler's list of entries is read again."""
+
+_logger = logging.getLogger("taskguard")
+
+
+class Guarded(Scheduler):  # type: ignore[misc]
+    """In front of a scheduler class; see `guarded`."""
+
+    lock_key = None
+    """RedBeat's leader lock: nobody leads here."""
+
+    def __init__(self, app: Celery, *args: Any, lazy: bool = False, **options: Any) -> None:
+        workers_know = is_installed(app)
+        install(app)
+        super().__init__(app, *args, lazy=lazy, **options)
+        self.lock_key = None
+        self._refused: dict[str, str] = {}
+        if not lazy:
+            self.taskguard = self._new_keeper(workers_know)
+
+    def _new_keeper(self, workers_know: bool) -> Timekeeper:
+        guarding = guarding_of(self.app)
+        settings = guarding.settings
+        if not workers_know:
+            _logger.warning(
+                "the workers of this app do not load taskguard, so runs may overlap, and a message that the broker "
+                "loses is not published again; call taskguard.celery.install(app) where the app is made"
+            )
+        return Timekeeper(
+            guarding.calls.store,
+            listeners=guarding.calls.listeners,
+            tracked=workers_know,
+            republish_after=settings.republish_after,
+            queued_for=settings.queued_for,
+        )
+
+    def tick(self, *_: Any, **__: Any) -> float:
+        """Look at every entry; answers in how many seconds to do so again."""
+        pauses = [min(float(self.max_interval), LONGEST_TICK)]
+        entries = []
+        try:
+            for theirs in self.taskguard_entries():
+                entry = self._entry_of(theirs)
+                if entry is not None:
+                    entries.append(entry)
+                    pauses.append(self._look(theirs, entry))
+        except StoreError as error:  # one that does not answer is not asked about each of a hundred entries
+            _logger.warning("slots wait for the store: %s", error)
+            return TRY_AGAIN
+        self.taskguard.forget_all_but(entries)
+        return max(0.0, min(pauses))
+
+    def taskguard_entries(self) -> Iterable[Any]:
+        """Every entry there is, due or not."""
+        return list(self.schedule.values())
+
+    def _entry_of(self, theirs: Any) -> ScheduledEntry | None:
+        try:
+            return entry_of(theirs, guarding_of(self.app).settings.timing)
+        except ConfigurationError as error:
+            if self._refused.get(theirs.name) != str(error):
+                self._refused[theirs.name] = str(error)
+                _logger.error("the entry %s is not scheduled: %s", theirs.name, error)
+            return None
+
+    def _look(self, theirs: Any, entry: ScheduledEntry) -> float:
+        try:
+            return self.taskguard.look(entry, partial(self._publish, theirs))
+        except StoreError:
+            raise
+        except Exception:  # a message that cannot be written or sent: one entry must not stop the others
+            _logger.exception("a slot of %s is not published, and is tried again", entry.name)
+        return TRY_AGAIN
+
+    def _publish(self, theirs: Any, slot: Slot) -> None:
+        self.send(theirs, slot)
+        self._advance(theirs)
+
+    def send(self, theirs: Any, slot: Slot) -> None:
+        """Send the entry's message for that slot."""
+        # A copy, as Celery writes into the headers of the entry itself, and the slot would stay in them; and not by
+        # copy(), which goes through what entries do to be pickled.
+        message = object.__new__(type(theirs))
+        vars(message).update(vars(theirs))
+        guarding = guarding_of(self.app)
+        headers = Headers(
+            id=slot.job_id,
+            slot=slot.note().as_dict(),
+            store=guarding.identity.name(guarding.calls, TRY_AGAIN),
+            at=time.time(),
+        )
+        message.kwargs = without_ours(theirs.kwargs, PREFIX)
+        message.options = without_ours(theirs.options)
+        message.options["task_id"] = slot.job_id
+        message.options["headers"] = headers.within(message.options.get("headers"))
+        self.apply_async(message, producer=self.producer, advance=False)
+
+    def _advance(self, theirs: Any) -> None:
+        """What the scheduler itself keeps of the run (when, how often) is for people to read."""
+        try:
+            following = self.reserve(theirs)
+            if getattr(getattr(theirs, "model", None), "one_off", False):
+                following.is_due()  # which disables an entry that has run
+        except Exception:  # whatever the scheduler's own storage raises: the slot is published
+            _logger.exception("the last run of %s is not written down", theirs.name)
+
+
+@cache
+def guarded(scheduler: type) -> type:
+    """*scheduler* with slots: the default one, django-celery-beat's `DatabaseScheduler`, RedBeat's, or your own."""
+    if issubclass(scheduler, Guarded):
+        return scheduler
+    front: tuple[type, ...] = (Guarded,)
+    if hasattr(scheduler, "enabled_models_qs"):
+        front = (_ForDjango, Guarded)
+    elif scheduler.__module__.startswith("redbeat"):
+        front = (_ForRedBeat, Guarded)
+    return type(f"Guarded{scheduler.__name__}", (*front, scheduler), {"__module__": __name__})
+
+
+def find_entry(app: Celery, name: str, scheduler: str | None = None) -> tuple[Guarded, Any, ScheduledEntry]:
+    """The entry of that name, as the app's scheduler has it: with that scheduler, its own and our form of it."""
+    found = symbol_by_name(scheduler or app.conf.beat_scheduler, aliases=_ALIASES)
+    # The default one's entries are the app's own; its file belongs to the beat that runs.
+    beat: Guarded = guarded(Scheduler if issubclass(found, PersistentScheduler) else found)(app)
+    for theirs in beat.taskguard_entries():
+        if theirs.name == name:
+            return beat, theirs, entry_of(theirs, guarding_of(app).settings.timing)
+    raise ConfigurationError(f"there is no entry {name!r} in the schedule of {app.main}")
+
+
+_ALIASES = {
+    "taskguard": "taskguard.celery.beat:GuardedScheduler",
+    "taskguard_django": "taskguard.celery.beat:GuardedDatabaseScheduler",
+    "taskguard_redbeat": "taskguard.celery.beat:GuardedRedBeatScheduler",
+}
+
+
+class _ForDjango:
+    def enabled_models_qs(self) -> Any:
+        # Its own leaves out what is not due within hours, which then could not be caught up.
+        return self.Model.objects.enabled()  # type: ignore[attr-defined]
+
+
+class _ForRedBeat:
+    app: Any
+    Entry: Any
+
+    def taskguard_entries(self) -> Iterable[Any]:
+        # Its `schedule` has only what is due and not yet advanced by another beat.
+        from redbeat.schedulers import get_redis
+
+        found = []
+        for key in get_redis(self.app).zrange(self.app.redbeat_conf.schedule_key, 0, -1):
+            try:
+                found.append(self.Entry.from_key(key, app=self.app))
+            except KeyError:
+                continue  # deleted meanwhile
+        return found
+
+
+def __getattr__(name: str) -> Any:
+    """The schedulers that are shipped are made when they are asked for: two of them need packages of their own."""
+    if name == "GuardedDatabaseScheduler":
+        from django_celery_beat.schedulers import DatabaseScheduler
+
+        return guarded(DatabaseScheduler)
+    if name == "GuardedRedBeatScheduler":
+        from redbeat.schedulers import RedBeatScheduler
+
+        return guarded(RedBeatScheduler)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+GuardedScheduler = guarded(PersistentScheduler)

@@ -1,0 +1,233 @@
+"""A scheduled run, in the worker: whatever task it is, its message is run once, and its slot knows how long it lasts.
+
+Every task of a worker whose app has taskguard installed is ready for it. A plain task is held by the run of its slot
+alone. A guarded one also has its own key, claimed inside: there its own receipts decide, and the run of the slot only
+says to the schedulers that it lasts.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+from celery import Celery
+from celery.app.task import Task
+from celery.exceptions import Ignore, Reject, Retry
+from celery.signals import task_revoked, worker_init
+from celery.utils.time import maybe_make_aware
+
+from taskguard.celery.guarding import guarding_of, is_installed
+from taskguard.celery.headers import ATTEMPT, Headers
+from taskguard.celery.message import Message
+from taskguard.errors import StoreError, StoreUnavailableError
+from taskguard.guard import new_attempt, pauses
+from taskguard.policy import Policy
+from taskguard.schedule import Note, claim_of, gives_up
+from taskguard.store import Claimant, Completed, Ending, Held, How
+from taskguard.switch import is_off
+from taskguard.work import Work
+
+UNWINDS_WITHIN = 1.0
+"""Seconds that a job waits for an earlier delivery of itself to tell the store that it is over."""
+
+_logger = logging.getLogger("taskguard")
+
+
+def note_of(request: Any) -> Note | None:
+    """The slot that a delivery is for."""
+    if request.called_directly or request.id is None or request.is_eager or is_off():
+        return None
+    return Note.of(Headers.of(request.headers, str(request.id)).slot)
+
+
+class SlotRun:
+    """One delivery of a scheduled job. *own_key*: the task is guarded, and decides by itself what its end is."""
+
+    def __init__(self, task: Any, note: Note, *, own_key: bool) -> None:
+        self._task = task
+        self._note = note
+        self._own_key = own_key
+        self._guarding = guarding_of(task.app)
+        self._guard = self._guarding.guard
+        self._message = Message(task)
+        self._id = self._message.id
+        policy = task.taskguard.policy if own_key else Policy()
+        self._policy = Policy.of(
+            lease=policy.lease,
+            max_starts=policy.max_starts,
+            keep_for=max(note.keep_for, policy.lease),
+            on_lost="continue" if own_key else "abort",
+        )
+        attempt = getattr(task.request, ATTEMPT, "") or new_attempt()
+        self._claim = claim_of(note, self._id, self._policy.lease, attempt)
+
+    def __call__(self, body: Callable[[], Any]) -> Any:
+        try:
+            answer = self._ask()
+        except StoreError as error:
+            return self._without_store(error, body)
+        if isinstance(answer, Work):
+            try:
+                return self._run(answer, body)
+            finally:
+                answer.abandon()
+        if self._own_key:
+            return self._beside(body)
+        if isinstance(answer, Completed):
+            raise Ignore(f"slot {self._note.key} has {answer.how} before")
+        return self._held(answer)
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    def _ask(self) -> Work | Held | Completed:
+        headers = self._message.headers
+        if not self._own_key and self._guarding.identity.is_other(self._guard, headers.store, headers.at):
+            _logger.error("%s[%s] was scheduled by a beat that looks at another store", self._task.name, self._id)
+            self._put_back("its scheduler looks at another store")
+        started = time.monotonic()
+        for pause in pauses(0.05, 0.2):
+            answer = self._guard.begin(
+                self._claim,
+                self._policy,
+                idempotency_key=self._note.key,
+                scheduled_for=self._note.scheduled_for,
+                schedule=self._note.schedule,
+                tell=False,
+            )
+            is_itself = isinstance(answer, Held) and answer.owner == self._id
+            if not is_itself or time.monotonic() - started > UNWINDS_WITHIN:
+                return answer
+            time.sleep(pause)
+        raise AssertionError("pauses never end")
+
+    def _held(self, held: Held) -> Any:
+        if gives_up(self._note, held, self._claim, self._guard.store):
+            facts = {"holder": held.owner, "state": held.state, "since": held.since}
+            self._guard.tell("slot_skipped", Claimant(self._note.schedule, self._id, ""), **facts)
+            raise Ignore(f"slot {self._note.key} is skipped, {held.owner} is {held.state}")
+        return self._put_back(f"{held.owner} is {held.state}", within=held.remaining)
+
+    def _put_back(self, why: str, *, within: float = float("inf")) -> Any:
+        self._message.put_back(f"{self._note.key}: {why}", longest=self._guarding.longest_delay, within=within)
+
+    def _without_store(self, error: StoreError, body: Callable[[], Any]) -> Any:
+        what = self._guarding.settings.on_store_error
+        if self._own_key or what == "run_unguarded":
+            return body()  # a guarded task asks by itself
+        if what == "fail" or not isinstance(error, StoreUnavailableError):
+            raise error
+        return self._put_back("the store does not answer")
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def _run(self, work: Work, body: Callable[[], Any]) -> Any:
+        try:
+            with work:
+                value = body()
+        except (Retry, Ignore, Reject) as way_out:
+            how: How = "rejected" if isinstance(way_out, Reject) else "ignored"
+            self._end(work, how, way_out if _goes_on(way_out) else None)
+            raise
+        except Exception as error:
+            if work.is_own_loss(error):
+                self._put_back("it lost its lease")
+            self._end(work, "failed")
+            raise
+        self._end(work, "succeeded")
+        return value
+
+    def _end(self, work: Work, how: How, goes_on: BaseException | None = None) -> None:
+        settings = self._guarding.settings
+        try:
+            if goes_on is not None:
+                delay = _delay_of(goes_on)
+                work.requeue(settings.queued_for + delay, copy_for=settings.republish_after + delay)
+            elif how == "succeeded":
+                work.complete(how, None)
+            else:
+                work.release(how)
+        except StoreError as error:  # the lease runs out by itself
+            _logger.warning("the end of %s[%s] is not told to its schedule: %s", self._task.name, self._id, error)
+
+    def _beside(self, body: Callable[[], Any]) -> Any:
+        """Its own key says what to do; the run of the slot is another delivery's, or over."""
+        how: How = "succeeded"
+        try:
+            return body()
+        except (Retry, Ignore, Reject) as way_out:
+            how = "released" if _goes_on(way_out) else "ignored"
+            raise
+        except Exception:
+            how = "failed"
+            raise
+        finally:
+            if how != "released":
+                leave_end(self._guard.store, self._note, self._id, how)
+
+
+def _goes_on(way_out: BaseException) -> bool:
+    """Whether the job will come again under its own id."""
+    if isinstance(way_out, Reject):
+        return bool(way_out.requeue)
+    return isinstance(way_out, Retry) or str(way_out).startswith("put back")
+
+
+def _delay_of(way_out: BaseException) -> float:
+    """Seconds until the message of a retry may be taken: before that it is not lost."""
+    when = getattr(way_out, "when", None)
+    if isinstance(when, datetime):
+        left: float = (maybe_make_aware(when) - datetime.now(timezone.utc)).total_seconds()
+        return max(0.0, left)
+    return float(when) if isinstance(when, (int, float)) else 0.0
+
+
+def leave_end(store: Any, note: Note, owner: str, how: How, attempt: str = "") -> None:
+    """The job has ended, whoever holds the run of its slot."""
+    claimant = Claimant(note.run, owner, attempt or new_attempt())
+    try:
+        store.release(claimant, Ending(how=how, keep_for=note.keep_for), anyway=True)
+    except StoreError as error:
+        _logger.warning("the end of %s is not told to its schedule: %s", owner, error)
+
+
+# -- plain tasks ---------------------------------------------------------------------------------------------------
+
+
+class SlotAware(Task):  # type: ignore[misc]
+    """In front of a plain task's class, in a worker."""
+
+    abstract = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        note = note_of(self.request)
+        if note is None:
+            return super().__call__(*args, **kwargs)
+        return SlotRun(self, note, own_key=False)(lambda: super(SlotAware, self).__call__(*args, **kwargs))
+
+
+def watch_slots(app: Celery) -> None:
+    """Let the workers of *app* recognise the messages of slots, whatever task they are for."""
+
+    def make_ready(sender: Any = None, **_: Any) -> None:
+        if sender is not None and sender.app is app:
+            for task in list(app.tasks.values()):
+                if not hasattr(task, "taskguard"):
+                    make_aware(task)
+
+    def note_revoked(request: Any = None, expired: bool = False, **_: Any) -> None:
+        note = None if request is None else Note.of(Headers.of(request.headers, request.id).slot)
+        if note is not None and is_installed(app):
+            store = guarding_of(app).calls.store
+            leave_end(store, note, request.id, "expired" if expired else "revoked")
+
+    worker_init.connect(make_ready, weak=False)
+    task_revoked.connect(note_revoked, weak=False)
+
+
+def make_aware(task: Any) -> None:
+    base = type(task)
+    if not issubclass(base, SlotAware):
+        task.__class__ = type(base.__name__, (SlotAware, base), {"__module__": base.__module__})

@@ -1,0 +1,121 @@
+"""Entries of Celery's schedulers as the timetable knows them: schedules, options, and what else decides on slots."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
+from typing import Any
+
+from celery import schedules
+from celery.utils.time import maybe_make_aware
+
+from taskguard.errors import ConfigurationError
+from taskguard.schedule import Asked, Clocked, Cron, Interval, Schedule, ScheduledEntry, Solar, Timing
+from taskguard.schedule.boundaries import EPOCH
+
+OPTIONS = ("overlap", "catch_up", "catch_up_window", "anchor")
+"""In an entry's `options`; or in its `kwargs`, with the prefix, where options cannot be given (Django's admin)."""
+PREFIX = "taskguard_"
+_DAY = timedelta(days=1)
+
+
+def entry_of(entry: Any, default: Timing) -> ScheduledEntry:
+    """The entry of a scheduler, whichever scheduler it is of."""
+    said = {name: entry.kwargs[PREFIX + name] for name in OPTIONS if PREFIX + name in (entry.kwargs or {})}
+    said.update({name: entry.options[name] for name in OPTIONS if name in (entry.options or {})})
+    model = getattr(entry, "model", None)  # django-celery-beat
+    return ScheduledEntry(
+        name=entry.name,
+        identity=entry.task,
+        schedule=schedule_of(entry.schedule, said.get("anchor")),
+        timing=Timing.of(said, default),
+        one_off=bool(getattr(model, "one_off", False)),
+        enabled=bool(getattr(model or entry, "enabled", True)),
+        starts_at=_aware(getattr(model, "start_time", None)),
+        ends_at=_aware(getattr(model, "expires", None)),
+        expires_after=_seconds(entry.options.get("expires")),
+    )
+
+
+def without_ours(found: dict[str, Any] | None, prefix: str = "") -> dict[str, Any]:
+    """Options or kwargs as the task itself gets them."""
+    names = {prefix + name for name in OPTIONS}
+    return {name: value for name, value in (found or {}).items() if name not in names}
+
+
+def schedule_of(found: Any, anchor: Any = None) -> Schedule:
+    if isinstance(found, schedules.crontab):
+        parts = (found.minute, found.hour, found.day_of_month, found.month_of_year, found.day_of_week)
+        return _cron(*(frozenset(part) for part in parts), found.tz)
+    if isinstance(found, schedules.solar):
+        return _solar(found.event, found.lat, found.lon)
+    if isinstance(found, schedules.schedule) and type(found).is_due is schedules.schedule.is_due:
+        return Interval(found.run_every.total_seconds(), _moment(anchor) if anchor else EPOCH)
+    if hasattr(found, "clocked_time"):
+        return Clocked(maybe_make_aware(found.clocked_time))
+    if hasattr(found, "rrule"):  # RedBeat's
+        return Asked(f"rrule {found.rrule}", found.rrule.after, lambda at: found.rrule.before(at, inc=True))
+    return _asked(found)
+
+
+@lru_cache(maxsize=1000)  # which keep the minutes of the days that they were last asked about
+def _cron(minutes: Any, hours: Any, days: Any, months: Any, weekdays: Any, zone: tzinfo) -> Cron:
+    return Cron(minutes, hours, days, months, weekdays, "and", zone)
+
+
+@lru_cache(maxsize=100)
+def _solar(event: str, latitude: float, longitude: float) -> Solar:
+    sun = schedules.solar(event, latitude, longitude)
+
+    def next_event(start: datetime) -> datetime | None:
+        options = {"use_center": True} if sun.use_center else {}
+        try:
+            found = getattr(sun.cal, sun.method)(sun.ephem.Sun(), start=start, **options)
+        except sun.ephem.CircumpolarError:
+            return None
+        moment: datetime = found.datetime()
+        return moment.replace(tzinfo=timezone.utc)
+
+    return Solar(event, latitude, longitude, next_event)
+
+
+def _asked(found: Any) -> Asked:
+    """A class of the user's own: all it can say is how long it is from now to what comes after a moment."""
+
+    def later_than(moment: datetime) -> datetime | None:
+        remaining = found.remaining_estimate(moment)
+        if remaining is None:
+            return None
+        at: datetime = maybe_make_aware(found.now()).astimezone(timezone.utc) + remaining
+        return (at + timedelta(milliseconds=500)).replace(microsecond=0)
+
+    def not_later_than(moment: datetime) -> datetime | None:
+        for days in (1, 32, 370):
+            last, at = None, later_than(moment - days * _DAY)
+            while at is not None and at <= moment and at != last:
+                last, at = at, later_than(at)
+            if last is not None:
+                return last
+        return None
+
+    return Asked(f"{type(found).__module__}.{type(found).__qualname__} {found!r}", later_than, not_later_than)
+
+
+def _moment(anchor: Any) -> datetime:
+    try:
+        found = anchor if isinstance(anchor, datetime) else datetime.fromisoformat(str(anchor).replace("Z", "+00:00"))
+    except ValueError:
+        raise ConfigurationError(f"anchor={anchor!r} is no moment; write 2026-01-05T06:00:00+00:00") from None
+    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+
+
+def _aware(moment: datetime | None) -> datetime | None:
+    return None if moment is None else maybe_make_aware(moment)
+
+
+def _seconds(expires: Any) -> float | None:
+    """How long a message lives; a moment is counted from now."""
+    if isinstance(expires, datetime):
+        left: timedelta = maybe_make_aware(expires) - datetime.now(timezone.utc)
+        return max(1.0, left.total_seconds())
+    return float(expires) if isinstance(expires, (int, float)) and expires > 0 else None

@@ -1,0 +1,115 @@
+"""Runs past slots that were not done, and only those.
+
+A slot that ended without success (or was skipped, or missed) is not run under its own id again: that id has ended. Each
+further run of it has an id of its own, made of the slot and a number, so that two operators who ask for the same
+slots at once get one run of each, and so does one who asks again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from typing import Literal
+
+from taskguard.guard import new_attempt
+from taskguard.schedule.boundaries import MICROS, between
+from taskguard.schedule.entry import RUNS, Note, ScheduledEntry, Slot
+from taskguard.schedule.keeper import CLAIM
+from taskguard.schedule.mark import NO_TIME, Marks
+from taskguard.store import Claim, Completed, Ending, Held, Store
+
+Found = Literal["done", "in progress", "not remembered", "not done"]
+
+
+@dataclass(frozen=True)
+class Again(Slot):
+    """A slot's further run."""
+
+    number: int = 1
+
+    @cached_property
+    def job_id(self) -> str:
+        return str(uuid.uuid5(uuid.UUID(Slot(self.entry, self.at).job_id), f"again {self.number}"))
+
+    @property
+    def run_key(self) -> str:
+        return f"{RUNS}{self.entry.label}:again:{Slot(self.entry, self.at).job_id}"
+
+    def note(self) -> Note:
+        first = super().note()
+        return Note(**{**first.as_dict(), "run": self.run_key, "overlap": "allow_all"})
+
+
+@dataclass(frozen=True)
+class Backfill:
+    store: Store
+    entry: ScheduledEntry
+    now: int
+    republish_after: float = 300.0
+    queued_for: float = 86400.0
+
+    def slots(self, since: int, until: int) -> Iterator[Slot]:
+        """Those between the two, both included, that schedulers are through with."""
+        mark = Marks(self.store).read(self.entry)
+        last = min(until, self.now if mark is None else min(mark, self.now))
+        return (self.entry.slot(at) for at in between(self.entry.schedule, since - 1, last))
+
+    def find(self, slot: Slot) -> Found:
+        """What is known of the slot's own run, and of those that were made up for it."""
+        answer = self._probe(slot)
+        if isinstance(answer, Completed) and answer.how == "succeeded":
+            return "done"
+        if isinstance(answer, Held) and answer.owner == slot.job_id:
+            return "in progress"
+        again = self._probe(self._next(slot))
+        if isinstance(again, Completed):
+            return "done"
+        if isinstance(again, Held):
+            return "in progress"
+        known = isinstance(answer, Completed) or self.now - slot.at <= slot.keep_for * MICROS
+        return "not done" if known else "not remembered"
+
+    def run(self, slot: Slot, publish: Callable[[Slot], None]) -> bool:
+        """Publish a further run of the slot; False if another one is under way, or was a success, by now."""
+        again = self._next(slot)
+        claim = self._claim(again, CLAIM)
+        answer = self.store.claim(claim)
+        if isinstance(answer, (Held, Completed)):
+            return False
+        try:
+            publish(again)
+        except BaseException:
+            self.store.release(answer, Ending(keep_for=slot.keep_for))
+            raise
+        self.store.mark([(answer, self.queued_for)], copy_for=self.republish_after)
+        return True
+
+    def _next(self, slot: Slot) -> Again:
+        """The first further run that has not ended without success."""
+        for number in count(1):
+            again = Again(slot.entry, slot.at, number)
+            answer = self._probe(again)
+            if not isinstance(answer, Completed) or answer.how == "succeeded":
+                return again
+        raise AssertionError("numbers never end")
+
+    def _probe(self, slot: Slot) -> Held | Completed | None:
+        answer = self.store.claim(self._claim(slot, NO_TIME))
+        if isinstance(answer, (Held, Completed)):
+            return answer
+        self.store.release(answer, Ending(keep_for=slot.keep_for))
+        return None
+
+    def _claim(self, slot: Slot, lease: float) -> Claim:
+        return Claim(
+            slot.run_key,
+            slot.job_id,
+            new_attempt(),
+            state="queued",
+            lease=lease,
+            keep_for=slot.keep_for,
+            payload=slot.payload,
+        )

@@ -1,0 +1,220 @@
+"""What is scheduled: an entry, and the slots that it has. Names of keys and jobs are made here and nowhere else."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+from taskguard.errors import ConfigurationError
+from taskguard.policy import DEFAULT_KEEP
+from taskguard.schedule.boundaries import MICROS, Clocked, Schedule, micros, moment_of
+
+Overlap = Literal["skip", "buffer_one", "buffer_all", "cancel_other", "allow_all"]
+CatchUp = Literal["none", "latest", "all"]
+
+PREFIX = "taskguard:schedule:"
+"""Of what only schedulers need to see …"""
+RUNS = "schedule:"
+"""… and of what people look for: what is running."""
+_JOBS = uuid.UUID("4b0d5f0a-6c1c-5d0e-9f43-7a1a7bd0c0de")
+_DAY = 86400.0
+SLOTS_REMEMBERED = 1000
+LONGEST_MEMORY = 30 * _DAY
+"""How slots ended is remembered for the last thousand of them, two hours at least and thirty days at most …"""
+LEAST_PERIODS = 2
+"""… but never less than two periods. The same goes for the mark of an entry, which is kept thirty days at least."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What happens to slots that come while an earlier run lasts, and to those that nobody was there for."""
+
+    overlap: Overlap = "skip"
+    catch_up: CatchUp = "latest"
+    catch_up_window: float | None = None
+    """Slots that were missed longer ago, in seconds, are not caught up; None: however long ago."""
+
+    def __post_init__(self) -> None:
+        if self.overlap not in get_args(Overlap):
+            raise ConfigurationError(f"overlap={self.overlap!r} is not known; write {', '.join(get_args(Overlap))}")
+        if self.catch_up not in get_args(CatchUp):
+            raise ConfigurationError(f"catch_up={self.catch_up!r} is not known; write {', '.join(get_args(CatchUp))}")
+        window = self.catch_up_window
+        if window is not None and (isinstance(window, bool) or not isinstance(window, (int, float)) or not window > 0):
+            raise ConfigurationError(f"catch_up_window={window!r} is no duration; write a number of seconds")
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], default: Timing | None = None) -> Timing:
+        """What *options* say of it, else the *default*."""
+        default = default or cls()
+        return cls(
+            overlap=options.get("overlap") or default.overlap,
+            catch_up=options.get("catch_up") or default.catch_up,
+            catch_up_window=options.get("catch_up_window") or default.catch_up_window,
+        )
+
+
+@dataclass(frozen=True)
+class ScheduledEntry:
+    """One line of a timetable. Two processes that have the same name, identity and schedule mean the same slots."""
+
+    name: str
+    schedule: Schedule
+    identity: str = ""
+    """What is run, where names alone could be shared by different work: the task, or function and arguments."""
+    timing: Timing = Timing()
+    one_off: bool = False
+    """Runs once, at its first slot."""
+    enabled: bool = True
+    """Slots of one that is not enabled pass without a run, and are not caught up."""
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    expires_after: float | None = None
+    """Seconds after which a message of it is dropped by the queue itself."""
+
+    @cached_property
+    def label(self) -> str:
+        """The entry in a key: readable, short, and like no other."""
+        digest = hashlib.sha256(f"{self.name}\0{self.identity}".encode()).hexdigest()[:12]
+        return f"{re.sub('[^A-Za-z0-9_.-]+', '-', self.name)[:48]}-{digest}"
+
+    @cached_property
+    def version(self) -> str:
+        """Which schedule it is known under: a changed one starts anew."""
+        once = " once" if self.is_once else ""
+        start = f" from {micros(self.starts_at)}" if self.starts_at and self.is_once else ""
+        return hashlib.sha256(f"{self.schedule.spec}{once}{start}".encode()).hexdigest()[:16]
+
+    @property
+    def is_once(self) -> bool:
+        return self.one_off or isinstance(self.schedule, Clocked)
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether its runs are one after another, so that one entry of the store stands for all of them."""
+        return self.timing.overlap != "allow_all"
+
+    @property
+    def mark_key(self) -> str:
+        return f"{PREFIX}{self.label}:mark:{self.version}"
+
+    @property
+    def known_key(self) -> str:
+        return f"{PREFIX}{self.label}:known"
+
+    def slot(self, at: int) -> Slot:
+        return Slot(self, at)
+
+    def due(self, after: int, until: int) -> int | None:
+        """The first boundary later than *after* and not later than *until* at which the entry is valid."""
+        if self.starts_at is not None:
+            after = max(after, micros(self.starts_at) - 1)
+        if self.ends_at is not None:
+            until = min(until, micros(self.ends_at))
+        found = self.schedule.after(after)
+        return found if found is not None and found <= until else None
+
+    def keep_mark_for(self, now: int) -> float:
+        return max(LONGEST_MEMORY, self._periods(LEAST_PERIODS, now))
+
+    def keep_slots_for(self, now: int) -> float:
+        period = self._periods(1, now)
+        return max(DEFAULT_KEEP, min(LONGEST_MEMORY, SLOTS_REMEMBERED * period), LEAST_PERIODS * period)
+
+    def _periods(self, number: int, now: int) -> float:
+        """At least how long so many periods take from now on, in seconds."""
+        last = found = self.schedule.until(now) or now
+        for _ in range(number + 1):
+            following = self.schedule.after(found)
+            if following is None:
+                break
+            last, found = found, following
+        return (found - min(last, now)) / MICROS
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The moment a scheduled run is for. It makes the key and the id of the job."""
+
+    entry: ScheduledEntry
+    at: int
+
+    @property
+    def scheduled_for(self) -> datetime:
+        return moment_of(self.at)
+
+    @cached_property
+    def key(self) -> str:
+        """The same for every run of this slot: for an API that takes an idempotency key."""
+        when = "once" if self.entry.is_once else self.scheduled_for.isoformat()
+        return f"{PREFIX}{self.entry.label}:{self.entry.version}:{when}"
+
+    @cached_property
+    def job_id(self) -> str:
+        """The id of the job, whoever publishes it. (A UUID: it fits Celery and RQ.)"""
+        return str(uuid.uuid5(_JOBS, self.key))
+
+    @property
+    def run_key(self) -> str:
+        """The entry of the store that the run holds: one for all slots where runs must not overlap."""
+        of = self.entry
+        return f"{RUNS}{of.label}:run" if of.is_exclusive else f"{RUNS}{of.label}:run:{self.job_id}"
+
+    @property
+    def keep_for(self) -> float:
+        return self.entry.keep_slots_for(self.at)
+
+    @property
+    def payload(self) -> str:
+        """What the run's entry says of it."""
+        return str(self.at)
+
+    def note(self) -> Note:
+        return Note(
+            schedule=self.entry.name,
+            at=self.at / MICROS,
+            key=self.key,
+            run=self.run_key,
+            keep_for=self.keep_for,
+            overlap=self.entry.timing.overlap,
+        )
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a job's message says of its slot: all that a worker needs, which may not know the timetable."""
+
+    schedule: str
+    """The entry's name."""
+    at: float
+    """Seconds since 1970: the moment that the run is for."""
+    key: str
+    run: str
+    """The entry of the store that the run holds."""
+    keep_for: float
+    overlap: Overlap
+
+    @property
+    def scheduled_for(self) -> datetime:
+        return moment_of(round(self.at * MICROS))
+
+    @property
+    def payload(self) -> str:
+        return str(round(self.at * MICROS))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any] | None) -> Note | None:
+        """The note in a message; None if it has none, or one that cannot be read."""
+        try:
+            return None if not found else cls(**{name: found[name] for name in cls.__dataclass_fields__})
+        except (KeyError, TypeError):
+            return None

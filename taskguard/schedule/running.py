@@ -1,0 +1,37 @@
+"""A scheduled run, as its worker claims it: by the note that came with the message."""
+
+from __future__ import annotations
+
+from taskguard.guard import new_attempt
+from taskguard.schedule.entry import Note
+from taskguard.store import Claim, Claimant, Ending, Held, Store
+
+
+def claim_of(note: Note, owner: str, lease: float, attempt: str = "") -> Claim:
+    """Adopts the run that the scheduler has queued for this job.
+
+    `Completed`: this job has ended, or was skipped or cancelled: a doubled message of its slot. `Held` by this very
+    owner: it is running elsewhere. `Held` by another: the runs of two slots meet, and `note.overlap` says what then;
+    with "skip" this job's receipt that it was skipped is written in the same step.
+    """
+    return Claim(
+        note.run,
+        owner,
+        attempt or new_attempt(),
+        lease=lease,
+        keep_for=note.keep_for,
+        payload=note.payload,
+        skip=note.overlap == "skip",
+    )
+
+
+def gives_up(note: Note, held: Held, claim: Claim, store: Store) -> bool:
+    """Whether a job that meets the run of another slot ends here, skipped; else it waits for its turn.
+
+    Its receipt says so to leftover copies of its message. That of a job that was met running came with the answer.
+    """
+    if note.overlap != "skip" or held.owner == claim.owner:
+        return False
+    ending = Ending(how="skipped", keep_for=note.keep_for)
+    store.release(Claimant(claim.key, claim.owner, claim.attempt), ending, anyway=True)
+    return True

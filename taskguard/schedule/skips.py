@@ -1,0 +1,26 @@
+"""When one holder keeps slot after slot from running, somebody should look at it."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from taskguard.schedule.boundaries import between
+from taskguard.schedule.entry import ScheduledEntry
+from taskguard.store import Entry
+
+WARN_AFTER = 5
+"""Slots in a row skipped because of one run; then again at twice as many, and so on."""
+_MOST = 10_000
+
+
+def skipped_in_a_row(entry: ScheduledEntry, run: Entry, before: int, up_to: int) -> int:
+    """How many slots this run has kept from running, if that is worth a warning now; else 0."""
+    if not run.payload.isdigit():
+        return 0
+    begun = int(run.payload)
+    earlier = sum(1 for _ in islice(between(entry.schedule, begun, before), _MOST))
+    now = earlier + sum(1 for _ in islice(between(entry.schedule, max(begun, before), up_to), _MOST))
+    threshold = WARN_AFTER
+    while threshold <= earlier:
+        threshold *= 2
+    return now if now >= threshold else 0

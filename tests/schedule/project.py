@@ -1,0 +1,100 @@
+"""The application that beats and workers of these tests load. The environment holds its settings and its timetable."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+from celery.schedules import crontab
+
+from taskguard import Event, Fence, current_fence
+from taskguard.celery import install, singleton_task
+from tests.celery.ledger import append
+
+ENVIRONMENT = "TASKGUARD_TEST_SCHEDULE"
+AHEAD = "TASKGUARD_TEST_AHEAD"
+"""Seconds that the clock of this process is ahead."""
+
+
+def set_clock_ahead(seconds: float) -> None:
+    # Not by libfaketime: under it Python 3.11 either cannot sleep or does not wake.
+    real, real_ns = time.time, time.time_ns
+    time.time = lambda: real() + seconds
+    time.time_ns = lambda: real_ns() + round(seconds * 1_000_000_000)
+
+
+if AHEAD in os.environ:
+    set_clock_ahead(float(os.environ[AHEAD]))
+
+conf: dict[str, Any] = json.loads(os.environ.get(ENVIRONMENT, "{}"))
+ledger = Path(conf.pop("ledger", os.devnull))
+django = conf.pop("django", None)
+
+
+def schedule_of(said: Any) -> Any:
+    return crontab(**said) if isinstance(said, dict) else float(said)
+
+
+def listen(event: Event) -> None:
+    if event.kind.startswith("slot"):
+        append(ledger, {"what": event.kind, "entry": event.key, "job": event.owner, "detail": event.detail})
+
+
+if django:  # its scheduler keeps entries in this database
+    from tests.schedule.database import configure
+
+    configure(django)
+
+app = Celery("schedule")
+app.conf.update(conf)
+app.conf.beat_schedule = {
+    name: {**entry, "schedule": schedule_of(entry["schedule"])} for name, entry in conf.get("beat_schedule", {}).items()
+}
+if conf.get("taskguard_store"):
+    app.conf.taskguard_listeners = [listen]
+    install(app)
+
+
+def note(what: str, fence: Fence | None, **facts: Any) -> None:
+    when = fence.scheduled_for if fence else None
+    append(
+        ledger,
+        {
+            "what": what,
+            "entry": fence.schedule if fence else None,
+            "slot": when.timestamp() if when else None,
+            "starts": fence.starts if fence else None,
+            "job": fence.owner if fence else None,
+            "key": fence.idempotency_key if fence else None,
+            "at": time.time(),
+            **facts,
+        },
+    )
+
+
+@singleton_task(app, name="tick", lease=3, max_starts=50)
+def tick(fence: Fence, seconds: float = 0.0, **_: Any) -> None:
+    note("start", fence)
+    time.sleep(seconds)
+    note("end", fence)
+
+
+@app.task(name="flaky", bind=True, max_retries=5)
+def flaky(self: Any) -> None:
+    """Succeeds at its second try."""
+    note("start", current_fence(), retries=self.request.retries)
+    if not self.request.retries:
+        raise self.retry(countdown=0.2)
+    note("end", current_fence())
+
+
+@app.task(name="plain", acks_late=True)
+def plain(seconds: float = 0.0, **facts: Any) -> None:
+    fence = current_fence()
+    note("start", fence, **facts)
+    time.sleep(seconds)
+    note("end", fence)

@@ -1,0 +1,170 @@
+"""Three beats and three workers, killed and stopped at random, one beat's clock 1.5 s ahead: every slot once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.schedule.yard import ROOT, Yard, harass, yard
+from tests.servers import RedisServer
+from tests.waiting import wait_until
+
+ALL = {"overlap": "allow_all", "catch_up": "all"}
+
+
+def entries(options: dict | None = None) -> dict:
+    return {
+        "second": {"task": "tick", "schedule": 1, "kwargs": {"n": 1}, "options": options or {}},
+        "other": {"task": "plain", "schedule": 2, "options": options or {}},
+        "minute": {"task": "tick", "schedule": {"minute": "*"}, "kwargs": {"n": 2}, "options": options or {}},
+    }
+
+
+def start(place: Yard, scheduler: str = "taskguard") -> float:
+    for ahead in (0.0, 0.0, 1.5):
+        place.beat(scheduler, ahead)
+    for _ in range(3):
+        place.worker()
+    place.wait_until_ready()
+    # From the first slot that all of them can know of.
+    place.ledger.wait_for("start", 1, timeout=60, entry="second")
+    return time.time() + 2
+
+
+def finish(place: Yard, since: float, until: float, *, or_told: bool) -> None:
+    """Every slot between the two has run, or (where that is allowed) was told to be skipped."""
+
+    def missing() -> list[tuple[str, float]]:
+        lacking = []
+        for name in place.entries:
+            done, skipped = place.runs(name, "end"), place.told(name, "slot_skipped") if or_told else set()
+            entry = place.entry(name)
+            for at in place.slots(name, since, until):
+                if at not in done and entry.slot(round(at * 1_000_000)).job_id not in skipped:
+                    lacking.append((name, at))
+        return lacking
+
+    try:
+        wait_until(lambda: not missing(), timeout=45)
+    except AssertionError:
+        logs = "\n".join(f"{p.name}: {p.log.read_text()[-1500:]}" for p in place.processes)
+        raise AssertionError(f"slots that never ran: {missing()}\n{logs}") from None
+
+
+def ordeal(place: Yard, seconds: float, *, or_told: bool, scheduler: str = "taskguard") -> None:
+    since = start(place, scheduler)
+    spared = (place.processes[0],) if or_told else ()
+    faults = harass(place, seconds, seed=round(since), spared=spared)
+    finish(place, since, time.time(), or_told=or_told)
+
+    assert place.doubled() == [], faults
+    assert sum(faults.values()) > seconds / 4
+    if or_told:
+        assert place.ledger.lines("slot_missed") == [], faults
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("kind", ["redis", "sqlite"])
+def test_every_slot_runs_exactly_once(kind: str, redis_server: RedisServer, tmp_path: Path):
+    store = redis_server.url if kind == "redis" else f"sqlite:///{tmp_path / 'taskguard.db'}?timeout=20"
+    with yard(tmp_path, broker=redis_server.url, store=store, entries=entries(ALL)) as place:
+        ordeal(place, 7, or_told=False)
+
+
+@pytest.mark.timeout(150)
+def test_by_default_no_slot_runs_twice_and_none_is_lost(redis_server: RedisServer, tmp_path: Path):
+    with yard(tmp_path, broker=redis_server.url, store=redis_server.url, entries=entries()) as place:
+        ordeal(place, 7, or_told=True)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("options", [ALL, None], ids=["all", "default"])
+@pytest.mark.parametrize("kind", ["redis", "sqlite"])
+def test_a_minute_of_faults(kind: str, options: dict | None, redis_server: RedisServer, tmp_path: Path):
+    store = redis_server.url if kind == "redis" else f"sqlite:///{tmp_path / 'taskguard.db'}?timeout=20"
+    with yard(tmp_path, broker=redis_server.url, store=store, entries=entries(options)) as place:
+        ordeal(place, 60, or_told=options is None)
+
+
+# -- other schedulers ----------------------------------------------------------------------------------------------
+
+
+def with_django(redis_server: RedisServer, directory: Path) -> Yard:
+    database = str(directory / "django.sqlite3")
+    program = f"from tests.schedule.database import configure, migrate; configure({database!r}); migrate()"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, timeout=60)
+    options = {f"taskguard_{name}": value for name, value in ALL.items()}
+    made = {name: {**entry, "kwargs": {**entry.get("kwargs", {}), **options}} for name, entry in entries().items()}
+    return Yard(directory, broker=redis_server.url, store=redis_server.url, entries=made, django=database)
+
+
+def with_redbeat(redis_server: RedisServer, directory: Path) -> Yard:
+    conf = {"redbeat_redis_url": redis_server.url, "redbeat_redis_options": {}, "redbeat_key_prefix": f"{uuid4().hex}:"}
+    return Yard(directory, broker=redis_server.url, store=redis_server.url, entries=entries(ALL), **conf)
+
+
+SCHEDULERS = {"taskguard_django": with_django, "taskguard_redbeat": with_redbeat}
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_every_slot_of_another_scheduler_runs_exactly_once(scheduler: str, redis_server: RedisServer, tmp_path: Path):
+    with closing(SCHEDULERS[scheduler](redis_server, tmp_path)) as place:
+        ordeal(place, 6, or_told=False, scheduler=scheduler)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_a_minute_of_faults_for_another_scheduler(scheduler: str, redis_server: RedisServer, tmp_path: Path):
+    with closing(SCHEDULERS[scheduler](redis_server, tmp_path)) as place:
+        ordeal(place, 60, or_told=False, scheduler=scheduler)
+
+
+# -- restarts ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(150)
+def test_restarts_with_old_files_repeat_nothing_and_leave_no_gap(redis_server: RedisServer, tmp_path: Path):
+    made = {"second": {"task": "plain", "schedule": 1, "options": ALL}}
+    with yard(tmp_path, broker=redis_server.url, store=redis_server.url, entries=made) as place:
+        beats = [place.beat(), place.beat()]
+        place.worker()
+        place.wait_until_ready()
+        place.ledger.wait_for("end", 2, timeout=60)
+        files = {path: path.read_bytes() for path in tmp_path.glob("beat*.schedule*")}
+
+        # One is killed: the other one goes on in time. (The best of a few: the machine may be busy.)
+        gaps = []
+        for beat in beats:
+            beat.kill()
+            after = time.time()
+            wait_until(lambda since=after: [at for at in place.runs("second") if at > since], timeout=30)
+            slot = min(at for at in place.runs("second") if at > after)
+            gaps.append(place.runs("second")[slot][0]["at"] - slot)
+            beat.start()
+            wait_until(lambda b=beat: b.has_said("beat: Starting"), timeout=30)
+            seen = len(place.runs("second"))
+            wait_until(lambda n=seen: len(place.runs("second")) > n + 2, timeout=30)
+        assert min(gaps) < 1
+
+        # All are killed, and come back with what their files said long ago.
+        for beat in beats:
+            beat.kill()
+        for path, content in files.items():
+            path.write_bytes(content)
+        for beat in beats:
+            beat.start()
+        seen = len(place.runs("second"))
+        wait_until(lambda: len(place.runs("second")) > seen + 3, timeout=60)
+        ran = sorted(place.runs("second"))
+
+        assert place.doubled() == []
+        assert ran == place.slots("second", ran[0] - 0.5, ran[-1])

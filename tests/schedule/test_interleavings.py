@@ -1,0 +1,102 @@
+"""No order of steps and no fault loses a slot or runs it twice; and each rule of the protocol is needed for that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from taskguard.schedule import Timekeeper
+from tests.schedule.bench import Bench, every
+from tests.schedule.interleavings import Outcome, Scenario, explore, sample
+
+SKIP = every(10, catch_up="all")
+ALLOW = every(10, catch_up="all", overlap="allow_all")
+BUFFER = every(10, catch_up="all", overlap="buffer_all")
+
+
+def assert_clean(outcome: Outcome | None) -> None:
+    assert outcome is None, "\n".join([outcome.problem, *outcome.trace])
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(Scenario(SKIP, interruptions=1, most_faults=0), id="one-interruption"),
+        pytest.param(Scenario(SKIP, interruptions=0, most_faults=1), id="one-fault"),
+        pytest.param(Scenario(ALLOW, slots=2, interruptions=0, most_faults=1), id="two-slots-one-fault"),
+        pytest.param(Scenario(BUFFER, slots=2, interruptions=0, most_faults=1), id="two-slots-in-turn-one-fault"),
+    ],
+)
+def test_every_slot_runs_once(scenario: Scenario):
+    assert_clean(explore(scenario)[1])
+
+
+MORE = [
+    pytest.param(Scenario(SKIP, schedulers=3, slots=2, interruptions=4, most_faults=3), id="skip"),
+    pytest.param(Scenario(ALLOW, schedulers=3, slots=2, interruptions=4, most_faults=3), id="allow_all"),
+    pytest.param(Scenario(BUFFER, schedulers=2, slots=3, interruptions=4, most_faults=3), id="buffer_all"),
+]
+
+
+@pytest.mark.parametrize("scenario", MORE)
+def test_every_slot_runs_once_with_more_of_everything(scenario: Scenario):
+    assert_clean(sample(scenario, seed=1, number=200))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("scenario", MORE)
+def test_every_slot_runs_once_in_very_many_orders(scenario: Scenario):
+    assert_clean(sample(scenario, seed=2, number=30_000))
+
+
+# -- rules dropped -------------------------------------------------------------------------------------------------
+
+
+class MarksFirst(Timekeeper):
+    """Moves the mark before it publishes."""
+
+    def _publish(self, slot: Any, looked: float, publish: Any) -> bool | None:
+        self._marks.move(slot.entry, slot.at, slot.at)
+        return super()._publish(slot, looked, publish)
+
+
+class LatestOnly(Timekeeper):
+    """Takes a slot that another scheduler has in hand for settled."""
+
+    def _publish(self, slot: Any, looked: float, publish: Any) -> bool | None:
+        return super()._publish(slot, looked, publish) or False
+
+
+class NeverAgain(Timekeeper):
+    """Does not look for messages that were lost."""
+
+    def _look_for_lost_messages(self, *args: Any) -> None:
+        pass
+
+
+def scenario_with(kind: type[Timekeeper], **options: Any) -> Scenario:
+    def keeper(bench: Bench) -> Timekeeper:
+        made = bench.keeper(republish_after=5)
+        made.__class__ = kind
+        return made
+
+    return Scenario(options.pop("entry", SKIP), keeper=keeper, **options)
+
+
+def test_a_mark_that_moves_before_the_message_loses_slots():
+    _, outcome = explore(scenario_with(MarksFirst, interruptions=0, most_faults=1))
+
+    assert outcome is not None and "lost" in outcome.problem
+
+
+def test_a_slot_in_hand_is_not_a_slot_settled():
+    outcome = sample(scenario_with(LatestOnly, schedulers=3, interruptions=4, most_faults=3), seed=1, number=3000)
+
+    assert outcome is not None and "lost" in outcome.problem
+
+
+def test_a_lost_message_must_be_looked_for():
+    _, outcome = explore(scenario_with(NeverAgain, interruptions=0, most_faults=1))
+
+    assert outcome is not None and "lost" in outcome.problem

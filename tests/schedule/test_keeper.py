@@ -1,0 +1,569 @@
+"""One look after another: which slots are published, which are not, and what is told of them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from taskguard.errors import ConfigurationError, StoreUnavailableError
+from taskguard.schedule import Clocked, Interval, Slot, Timekeeper, Timing
+from taskguard.schedule.boundaries import MICROS
+from taskguard.schedule.clock import StoreClock
+from taskguard.store import Completed, Held, Lease
+from tests.schedule.bench import START, Bench, changed, every
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_new_entry_starts_now(bench: Bench):
+    assert bench.keeper().look(every(10), bench.publish) == pytest.approx(10, abs=0.01)
+    assert bench.published == []
+
+
+def test_each_slot_is_published_once_by_three_schedulers(bench: Bench):
+    keepers = [bench.keeper() for _ in range(3)]
+    for _ in range(31):
+        for keeper in keepers:
+            keeper.look(every(10), bench.publish)
+            bench.work()
+        bench.clock.advance(1)
+
+    assert bench.seconds() == [10, 20, 30]
+    assert len(bench.ran) == 3
+
+
+def test_a_look_says_when_the_next_slot_is(bench: Bench):
+    keeper = bench.keeper()
+    keeper.look(every(10), bench.publish)
+    bench.clock.advance(4)
+
+    assert keeper.look(every(10), bench.publish) == pytest.approx(6, abs=0.01)
+
+
+def test_schedulers_that_start_at_different_times_mean_the_same_slots(bench: Bench):
+    bench.keeper().look(every(10), bench.publish)
+    bench.clock.advance(14)
+    bench.keeper().look(every(10), bench.publish)
+    bench.clock.advance(3)
+    bench.keeper().look(every(10), bench.publish)
+
+    assert bench.seconds() == [10]
+
+
+# -- crashes -------------------------------------------------------------------------------------------------------
+
+
+class Crash(BaseException):
+    pass
+
+
+def crash(slot: Slot) -> None:
+    raise Crash
+
+
+def dead_after_claim(bench: Bench, entry):
+    """A scheduler that dies with a slot claimed: not even its release comes through."""
+    keeper = bench.keeper()
+    keeper.look(entry, bench.publish)
+    bench.clock.advance(10)
+    release, bench.store.release = bench.store.release, lambda *_, **__: False
+    with pytest.raises(Crash):
+        keeper.look(entry, crash)
+    bench.store.release = release
+
+
+def test_a_slot_whose_scheduler_died_before_publishing_is_taken_up_when_its_claim_is_over(bench: Bench):
+    other = bench.keeper()
+    other.look(every(10), bench.publish)
+    dead_after_claim(bench, every(10))
+
+    assert 0 < other.look(every(10), bench.publish) <= 2
+    assert bench.published == []
+    bench.clock.advance(2.1)
+    other.look(every(10), bench.publish)
+    assert bench.seconds() == [10]
+
+
+@pytest.mark.parametrize("verb", ["mark", "claim"])
+def test_a_slot_whose_scheduler_died_after_publishing_runs_once(bench: Bench, verb: str):
+    """It dies before it says that the message is with the broker, or before it moves the mark."""
+    keeper, other = bench.keeper(), bench.keeper()
+    keeper.look(every(10), bench.publish)
+    other.look(every(10), bench.publish)
+    bench.clock.advance(10)
+    real = getattr(bench.store, verb)
+
+    def publish_and_die(slot: Slot) -> None:
+        bench.publish(slot)
+        setattr(bench.store, verb, lambda *_, **__: (_ for _ in ()).throw(Crash))
+
+    with pytest.raises(Crash):
+        keeper.look(every(10), publish_and_die)
+    setattr(bench.store, verb, real)
+    bench.clock.advance(2.1)
+    other.look(every(10), bench.publish)
+    bench.work()
+    bench.clock.advance(1)
+    other.look(every(10), bench.publish)
+
+    assert len(bench.ran) == 1
+    assert set(bench.seconds()) == {10}
+
+
+def test_a_worker_that_has_the_job_is_proof_that_it_was_published(bench: Bench):
+    keeper, other = bench.keeper(), bench.keeper()
+    keeper.look(every(10), bench.publish)
+    other.look(every(10), bench.publish)
+    bench.clock.advance(10)
+    real = bench.store.mark
+
+    def publish_and_die(slot: Slot) -> None:
+        bench.publish(slot)
+        bench.store.mark = lambda *_, **__: (_ for _ in ()).throw(Crash)
+
+    with pytest.raises(Crash):
+        keeper.look(every(10), publish_and_die)
+    bench.store.mark = real
+    bench.start()
+    other.look(every(10), bench.publish)
+
+    assert bench.seconds() == [10]
+
+
+def test_a_broker_that_refuses_leaves_the_slot_open(bench: Bench):
+    keeper = bench.keeper()
+    keeper.look(every(10), bench.publish)
+    bench.clock.advance(10)
+    with pytest.raises(ZeroDivisionError):
+        keeper.look(every(10), lambda slot: 1 / 0)
+    keeper.look(every(10), bench.publish)
+
+    assert bench.seconds() == [10]
+
+
+def test_a_doubled_message_of_a_slot_is_stopped_by_its_id(bench: Bench):
+    keeper = bench.keeper()
+    keeper.look(every(10), bench.publish)
+    bench.clock.advance(10)
+    keeper.look(every(10), bench.publish)
+    bench.queue *= 2
+    bench.finish(bench.start())
+
+    assert isinstance(bench.start(), Completed)
+
+
+def test_a_message_that_the_broker_lost_is_published_again_under_the_same_id_by_one(bench: Bench):
+    keepers = [bench.keeper(republish_after=5) for _ in range(3)]
+    for keeper in keepers:
+        keeper.look(every(100), bench.publish)
+    bench.clock.advance(100)
+    for keeper in keepers:
+        keeper.look(every(100), bench.publish)
+    bench.queue.clear()
+    bench.clock.advance(6)
+    for keeper in keepers:
+        keeper.look(every(100), bench.publish)
+
+    assert bench.seconds() == [100, 100]
+    assert bench.kinds() == ["slot_republished"]
+
+
+def test_a_message_that_was_lost_before_all_schedulers_restarted_is_published_again(bench: Bench):
+    bench.keeper().look(every(100), bench.publish)
+    bench.clock.advance(100)
+    bench.keeper().look(every(100), bench.publish)
+    bench.queue.clear()
+    restarted = bench.keeper(republish_after=5)
+    restarted.look(every(100), bench.publish)
+    bench.clock.advance(400)
+    restarted.look(every(100), bench.publish)
+
+    assert bench.seconds()[1] == 100
+
+
+# -- the mark ------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_repeated_when_all_schedulers_restart(bench: Bench):
+    bench.keeper().look(every(10), bench.publish)
+    bench.clock.advance(10)
+    bench.keeper().look(every(10), bench.publish)
+    bench.work()
+    for _ in range(3):
+        bench.keeper().look(every(10), bench.publish)
+
+    assert bench.seconds() == [10]
+
+
+def test_a_monthly_slot_is_not_repeated_when_all_else_is_forgotten(bench: Bench):
+    month = 30 * 86400
+    monthly = changed(every(1), schedule=Interval(month, START))
+    bench.keeper().look(monthly, bench.publish)
+    bench.clock.advance(month)
+    bench.keeper().look(monthly, bench.publish)
+    bench.work()
+    bench.clock.advance(29 * 86400)
+    bench.keeper().look(monthly, bench.publish)
+
+    assert bench.seconds() == [month]
+
+
+def test_a_scheduler_that_slept_with_a_slot_in_hand_cannot_move_the_mark_back(bench: Bench, monkeypatch):
+    """It read the mark, slept until all but the mark was forgotten, and wakes between reading and claiming."""
+    monkeypatch.setattr("taskguard.schedule.keeper.since_boot", lambda: bench.clock() / MICROS)
+    sleeper, other = bench.keeper(), bench.keeper()
+    for keeper in (sleeper, other):
+        keeper.look(every(10, overlap="allow_all"), bench.publish)
+    bench.clock.advance(10)
+    claim = bench.store.claim
+
+    def sleep(request):
+        bench.store.claim = claim
+        for _ in range(1200):
+            other.look(every(10, overlap="allow_all"), bench.publish)
+            bench.work()
+            bench.clock.advance(10)
+        sleeper._marks.move(every(10, overlap="allow_all"), round((START.timestamp() + 10) * MICROS), bench.clock())
+        return claim(request)
+
+    bench.store.claim = sleep
+    sleeper.look(every(10, overlap="allow_all"), bench.publish)
+    other.look(every(10, overlap="allow_all"), bench.publish)
+    bench.work()
+
+    assert len(bench.ran) == len(set(bench.ran)) == 1201
+    assert bench.seconds() == [10.0 * number for number in range(1, len(bench.published) + 1)]
+
+
+def test_a_changed_entry_starts_now_and_so_does_one_that_is_changed_back(bench: Bench):
+    keeper = bench.keeper()
+    keeper.look(every(10), bench.publish)
+    bench.clock.advance(1)
+    keeper.look(every(60), bench.publish)
+    bench.clock.advance(1000)
+    bench.work()
+    keeper.look(every(10), bench.publish)
+    bench.keeper().look(every(10), bench.publish)
+
+    assert bench.published == []
+
+
+def test_an_entry_that_was_away_while_the_scheduler_ran_starts_now(bench: Bench):
+    keeper = bench.keeper()
+    keeper.look(every(10), bench.publish)
+    keeper.forget_all_but([])
+    bench.clock.advance(1000)
+    keeper.look(every(10), bench.publish)
+
+    assert bench.published == []
+
+
+def test_slots_of_a_disabled_entry_pass(bench: Bench):
+    keeper = bench.keeper()
+    keeper.look(every(10), bench.publish)
+    for _ in range(5):
+        bench.clock.advance(10)
+        keeper.look(every(10, enabled=False), bench.publish)
+    bench.clock.advance(1)
+    keeper.look(every(10), bench.publish)
+
+    assert bench.published == []
+    bench.clock.advance(9)
+    keeper.look(every(10), bench.publish)
+    assert bench.seconds() == [60]
+
+
+def test_an_emptied_store_starts_anew_and_repeats_nothing(bench: Bench):
+    keeper = bench.keeper()
+    keeper.look(every(10), bench.publish)
+    bench.clock.advance(10)
+    keeper.look(every(10), bench.publish)
+    bench.work()
+    bench.store._entries.clear()
+    bench.store._receipts.clear()
+    bench.clock.advance(10)
+    keeper.look(every(10), bench.publish)
+    bench.clock.advance(10)
+    keeper.look(every(10), bench.publish)
+
+    assert bench.seconds() == [10, 30]
+
+
+def test_another_task_under_the_same_name_is_another_entry(bench: Bench):
+    mine, theirs = every(10), changed(every(10), identity="other task")
+
+    assert mine.mark_key != theirs.mark_key
+    assert mine.slot(0).job_id != theirs.slot(0).job_id
+
+
+# -- one-off, clocked, bounds --------------------------------------------------------------------------------------
+
+
+def test_a_one_off_entry_runs_once_with_three_schedulers(bench: Bench):
+    keepers = [bench.keeper() for _ in range(3)]
+    for _ in range(40):
+        for keeper in keepers:
+            keeper.look(every(10, one_off=True), bench.publish)
+        bench.work()
+        bench.clock.advance(1)
+
+    assert bench.seconds() == [10]
+
+
+def test_a_one_off_entry_whose_scheduler_died_before_the_mark_runs_once(bench: Bench):
+    once = every(10, one_off=True)
+    keeper, other = bench.keeper(), bench.keeper()
+    keeper.look(once, bench.publish)
+    other.look(once, bench.publish)
+    bench.clock.advance(10)
+    real = bench.store.claim
+
+    def publish_and_die(slot: Slot) -> None:
+        bench.publish(slot)
+        bench.store.claim = lambda *_: (_ for _ in ()).throw(Crash)
+
+    with pytest.raises(Crash):
+        keeper.look(once, publish_and_die)
+    bench.store.claim = real
+    bench.work()
+    for _ in range(6):
+        other.look(once, bench.publish)
+        bench.clock.advance(86400 * 7)  # until the run itself is forgotten
+    bench.keeper().look(once, bench.publish)
+
+    assert bench.seconds() == [10]
+
+
+@pytest.mark.parametrize("ago", [-30, 5, 100])
+def test_a_clocked_entry_runs_once_also_if_its_moment_has_passed(bench: Bench, ago: int):
+    clocked = changed(every(1), schedule=Clocked(START - timedelta(seconds=ago)))
+    keepers = [bench.keeper() for _ in range(2)]
+    for _ in range(50):
+        for keeper in keepers:
+            keeper.look(clocked, bench.publish)
+        bench.work()
+        bench.clock.advance(1)
+
+    assert bench.seconds() == [-ago]
+
+
+def test_an_entry_has_no_slots_before_its_start_nor_after_its_end(bench: Bench):
+    bounded = every(10, starts_at=START + timedelta(seconds=25), ends_at=START + timedelta(seconds=45))
+    keeper = bench.keeper()
+    for _ in range(100):
+        keeper.look(bounded, bench.publish)
+        bench.work()
+        bench.clock.advance(1)
+
+    assert bench.seconds() == [30, 40]
+
+
+# -- overlap -------------------------------------------------------------------------------------------------------
+
+
+def running(bench: Bench, entry) -> tuple[Timekeeper, Lease | Held | Completed]:
+    """The run of the first slot has begun; two more slots have come since, and were looked at."""
+    keeper = bench.keeper()
+    keeper.look(entry, bench.publish)
+    bench.clock.advance(10)
+    keeper.look(entry, bench.publish)
+    lease = bench.start()
+    for _ in range(2):
+        bench.clock.advance(10)
+        keeper.look(entry, bench.publish)
+    return keeper, lease
+
+
+def test_skip(bench: Bench):
+    keeper, lease = running(bench, every(10))
+    bench.finish(lease)
+    keeper.look(every(10), bench.publish)
+    bench.clock.advance(10)
+    keeper.look(every(10), bench.publish)
+
+    assert bench.seconds() == [10, 40]
+    assert bench.kinds() == ["slot_skipped", "slot_skipped"]
+
+
+def test_buffer_one(bench: Bench):
+    keeper, lease = running(bench, every(10, overlap="buffer_one"))
+    bench.finish(lease)
+    keeper.look(every(10, overlap="buffer_one"), bench.publish)
+    bench.work()
+    keeper.look(every(10, overlap="buffer_one"), bench.publish)
+
+    assert bench.seconds() == [10, 30]
+    assert "slot_buffered" in bench.kinds()
+
+
+def test_buffer_all_runs_them_one_after_another(bench: Bench):
+    entry = every(10, overlap="buffer_all")
+    keeper, lease = running(bench, entry)
+    bench.finish(lease)
+    keeper.look(entry, bench.publish)
+    assert bench.seconds() == [10, 20]
+    bench.work()
+    restarted = bench.keeper()
+    restarted.look(entry, bench.publish)
+    bench.work()
+    keeper.look(entry, bench.publish)
+
+    assert bench.seconds() == [10, 20, 30]
+
+
+def test_cancel_other(bench: Bench):
+    _, lease = running(bench, every(10, overlap="cancel_other"))
+
+    assert bench.seconds() == [10, 20, 30]
+    assert not bench.store.renew([(lease, 30)])[0]
+    bench.queue.insert(0, bench.published[0])  # put back by the worker that lost it
+    assert isinstance(bench.start(), Completed)
+
+
+def test_allow_all(bench: Bench):
+    running(bench, every(10, overlap="allow_all"))
+    bench.work()
+
+    assert bench.seconds() == [10, 20, 30]
+    assert len(bench.ran) == 3
+
+
+def test_one_holder_that_blocks_many_slots_is_told_of(bench: Bench):
+    keeper = bench.keeper()
+    keeper.look(every(10), bench.publish)
+    bench.clock.advance(10)
+    keeper.look(every(10), bench.publish)
+    lease = bench.start()
+    for _ in range(12):
+        bench.clock.advance(10)
+        bench.store.renew([(lease, 30)])
+        keeper.look(every(10), bench.publish)
+    told = [event for event in bench.events if event.kind == "slots_blocked"]
+
+    assert [event.holder for event in told] == [lease.owner] * 2  # at five, and at ten
+    assert "5 slots in a row" in told[0].detail
+    assert told[0].since > 0
+
+
+# -- catch-up ------------------------------------------------------------------------------------------------------
+
+
+def after_an_absence(bench: Bench, **options) -> list[float]:
+    """Nobody is there for 100 seconds; then one scheduler starts, at 105."""
+    bench.keeper().look(every(10, **options), bench.publish)
+    bench.clock.advance(119)
+    keeper = bench.keeper()
+    for _ in range(50):
+        keeper.look(every(10, **options), bench.publish)
+        bench.work()
+    return bench.seconds()
+
+
+def test_catch_up_none(bench: Bench):
+    assert after_an_absence(bench, catch_up="none") == [110]
+
+
+def test_catch_up_latest(bench: Bench):
+    assert after_an_absence(bench, catch_up="latest") == [110]
+
+
+def test_catch_up_latest_when_it_is_long_past(bench: Bench):
+    bench.keeper().look(every(3600), bench.publish)
+    bench.clock.advance(5 * 3600 + 1000)
+    bench.keeper().look(every(3600), bench.publish)
+
+    assert bench.seconds() == [5 * 3600]
+    assert bench.kinds() == ["slot_caught_up", "slot_missed"]
+
+
+def test_catch_up_none_when_it_is_long_past(bench: Bench):
+    bench.keeper().look(every(3600, catch_up="none"), bench.publish)
+    bench.clock.advance(5 * 3600 + 1000)
+    bench.keeper().look(every(3600, catch_up="none"), bench.publish)
+
+    assert bench.published == []
+    assert bench.kinds() == ["slot_missed"]
+
+
+def test_catch_up_all(bench: Bench):
+    assert after_an_absence(bench, catch_up="all", overlap="allow_all") == [10.0 * slot for slot in range(1, 12)]
+
+
+def test_catch_up_all_one_after_another(bench: Bench):
+    assert after_an_absence(bench, catch_up="all", overlap="buffer_all") == [10.0 * slot for slot in range(1, 12)]
+
+
+def test_catch_up_window(bench: Bench):
+    slots = after_an_absence(bench, catch_up="all", overlap="allow_all", catch_up_window=45)
+
+    assert slots == [80, 90, 100, 110]
+
+
+def test_a_year_of_seconds_is_not_counted_one_by_one(bench: Bench):
+    bench.keeper().look(every(1), bench.publish)
+    bench.clock.advance(365 * 86400 / 13)
+    keeper = bench.keeper()
+    keeper.look(every(1), bench.publish)
+
+    assert len(bench.published) == 1
+    assert bench.clock() / MICROS - bench.published[0].at / MICROS < 11
+
+
+def test_a_scheduler_that_is_there_loses_nothing_that_another_died_with(bench: Bench):
+    other = bench.keeper()
+    other.look(every(10, catch_up="none", overlap="allow_all"), bench.publish)
+    dead_after_claim(bench, every(10, catch_up="none", overlap="allow_all"))
+    for _ in range(30):
+        other.look(every(10, catch_up="none", overlap="allow_all"), bench.publish)
+        bench.clock.advance(1)
+
+    assert bench.seconds() == [10, 20, 30]
+
+
+# -- the rest ------------------------------------------------------------------------------------------------------
+
+
+def test_workers_without_taskguard_get_each_slot_once(bench: Bench):
+    keepers = [bench.keeper(tracked=False) for _ in range(2)]
+    for _ in range(35):
+        for keeper in keepers:
+            keeper.look(every(10), bench.publish)
+        bench.clock.advance(1)
+
+    assert bench.seconds() == [10, 20, 30]
+
+
+def test_the_stores_clock_counts_where_it_has_one(bench: Bench):
+    class Server(type(bench.store)):
+        guarantees = bench.store.guarantees.__class__(
+            survives_restart="no", survives_failover="no", linearizable=True, clock="the server's"
+        )
+
+    store = Server(clock=bench.clock)
+    ahead = StoreClock(store, lambda: bench.clock() + 1_500_000)
+
+    assert ahead.now() == pytest.approx(bench.clock(), abs=20_000)
+    assert ahead.offset == pytest.approx(-1.5, abs=0.02)
+
+
+def test_a_store_that_does_not_answer_is_the_callers_to_handle(bench: Bench):
+    keeper = bench.keeper()
+    keeper.look(every(10), bench.publish)
+    bench.clock.advance(10)
+    get, bench.store.get = bench.store.get, lambda key: (_ for _ in ()).throw(StoreUnavailableError("memory", "away"))
+    with pytest.raises(StoreUnavailableError):
+        keeper.look(every(10), bench.publish)
+    bench.store.get = get
+    keeper.look(every(10), bench.publish)
+
+    assert bench.seconds() == [10]
+
+
+@pytest.mark.parametrize("wrong", [{"overlap": "no"}, {"catch_up": "some"}, {"catch_up_window": -1}])
+def test_options_that_are_none_are_refused(wrong):
+    with pytest.raises(ConfigurationError):
+        Timing(**wrong)

@@ -1,0 +1,59 @@
+"""The mark on each kind of store, moved by several at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from uuid import uuid4
+
+import pytest
+
+from taskguard import open_store
+from taskguard.schedule.boundaries import MICROS
+from taskguard.schedule.mark import ALWAYS, Marks
+from taskguard.store import Store
+from tests.schedule.bench import START, every
+
+NOW = round(START.timestamp()) * MICROS
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[Store]:
+    with closing(open_store(store_url, namespace=uuid4().hex)) as store:
+        yield store
+
+
+def test_the_mark_rises_and_never_falls(store: Store):
+    marks, entry = Marks(store), every(1)
+    assert marks.read(entry) is None
+
+    assert [marks.move(entry, NOW + step * MICROS, NOW) for step in (0, 5, 2, 5, 9)] == [True, True, False, False, True]
+    assert marks.read(entry) == NOW + 9 * MICROS
+
+
+def test_one_of_many_is_the_first_to_settle_a_slot(store: Store):
+    marks, entry = Marks(store), every(1)
+    with ThreadPoolExecutor(6) as threads:
+        for step in range(5):
+            won = list(threads.map(lambda _, at=NOW + step * MICROS: marks.move(entry, at, NOW), range(6)))
+            assert won.count(True) == 1
+
+    assert 0 <= (marks.read(entry) or 0) - (NOW + 4 * MICROS) < 1000
+
+
+def test_an_entry_that_has_run_for_good_has_no_slot_any_more(store: Store):
+    marks, entry = Marks(store), every(1, one_off=True)
+    marks.move(entry, NOW, NOW)
+    marks.move(entry, ALWAYS, NOW)
+
+    assert marks.read(entry) == ALWAYS
+
+
+def test_the_schedule_that_an_entry_is_known_under(store: Store):
+    marks = Marks(store)
+    assert marks.known(every(1)) == ("", 0.0)
+    marks.make_known(every(1), NOW)
+    marks.make_known(every(2), NOW)
+
+    assert marks.known(every(1))[0] == every(2).version

@@ -1,0 +1,112 @@
+"""What a worker makes of the message of a slot: run once, known to the schedule while it lasts, whatever its task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from taskguard import open_store
+from taskguard.celery.headers import Headers
+from taskguard.schedule import Slot
+from taskguard.schedule.boundaries import MICROS
+from tests.schedule.yard import Yard, yard
+from tests.servers import RedisServer
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@contextmanager
+def running(redis_server: RedisServer, directory: Path, entries: dict[str, Any]) -> Iterator[Yard]:
+    with yard(directory, broker=redis_server.url, store=redis_server.url, entries=entries) as place:
+        place.worker("prefork", 4)
+        place.wait_until_ready()
+        yield place
+
+
+def sender(place: Yard) -> Callable[[Slot, str], None]:
+    """Sends the message of a slot as a beat does."""
+    app = Celery(broker=place.conf["broker_url"], set_as_current=False)
+    app.conf.task_default_queue = place.queue
+
+    def send(slot: Slot, task: str, **kwargs: Any) -> None:
+        headers = Headers(id=slot.job_id, slot=slot.note().as_dict()).within({})
+        app.send_task(task, (), kwargs, task_id=slot.job_id, headers=headers)
+
+    return send
+
+
+def slot_of(place: Yard, name: str, ago: int = 0) -> Slot:
+    at = place.entry(name).schedule.until(round(time.time() * MICROS))
+    assert at is not None
+    return place.entry(name).slot(at - ago * 3600 * MICROS)
+
+
+ENTRIES = {
+    "plain": {"task": "plain", "schedule": 3600, "options": {"overlap": "skip"}},
+    "guarded": {"task": "tick", "schedule": 3600, "options": {"overlap": "skip"}},
+    "flaky": {"task": "flaky", "schedule": 3600},
+    "cancel": {"task": "plain", "schedule": 1, "kwargs": {"seconds": 60}, "options": {"overlap": "cancel_other"}},
+}
+
+
+def test_messages_of_slots(redis_server: RedisServer, tmp_path: Path):
+    """One worker for all of these: it takes seconds to start."""
+    with running(redis_server, tmp_path, ENTRIES) as place:
+        send = sender(place)
+        ledger = place.ledger
+
+        # A doubled message runs once, of any task; the body knows its slot.
+        for name, task in (("plain", "plain"), ("guarded", "tick")):
+            slot = slot_of(place, name)
+            for _ in range(3):
+                send(slot, task)
+            [line] = ledger.wait_for("end", entry=name)
+            assert line["slot"] == slot.at / MICROS
+            assert line["key"] == slot.key
+        marker = slot_of(place, "plain", ago=5)
+        send(marker, "plain")
+        ledger.wait_for("end", slot=marker.at / MICROS)
+        assert ledger.count("start", entry="guarded") == 1
+        assert ledger.count("start", entry="plain", slot=slot_of(place, "plain").at / MICROS) == 1
+
+        # The run of another slot is skipped while one lasts, and told of.
+        long, short = slot_of(place, "plain", ago=1), slot_of(place, "plain", ago=2)
+        send(long, "plain", seconds=3)
+        ledger.wait_for("start", slot=long.at / MICROS)
+        send(short, "plain")
+        ledger.wait_for("slot_skipped", job=short.job_id)
+        ledger.wait_for("end", slot=long.at / MICROS)
+        assert ledger.count("start", slot=short.at / MICROS) == 0
+
+        # A retry is the same run, and its end frees the schedule.
+        slot = slot_of(place, "flaky")
+        send(slot, "flaky")
+        ledger.wait_for("end", entry="flaky")
+        store = open_store(redis_server.url, namespace=place.queue)
+        wait_until(lambda: store.get(slot.run_key).state == "done")
+        assert [line["retries"] for line in ledger.lines("start", entry="flaky")] == [0, 1]
+        store.close()
+
+
+@pytest.mark.faults
+def test_a_run_that_is_cancelled_is_told_and_does_not_come_back(redis_server: RedisServer, tmp_path: Path):
+    entries = {"cancel": ENTRIES["cancel"] | {"schedule": 4}}
+    conf = {"taskguard_republish_after": 60}
+    with yard(tmp_path, broker=redis_server.url, store=redis_server.url, entries=entries, **conf) as place:
+        place.beat()
+        place.worker("prefork", 8)
+        place.wait_until_ready()
+        place.ledger.wait_for("start", 2, timeout=40)
+        first = place.ledger.lines("start")[0]
+        place.ledger.wait_for("slot_cancelled", 1)
+        wait_until(lambda: place.processes[1].has_said(f"owner {first['job']}, token"), timeout=40)
+
+        assert place.ledger.count("start", slot=first["slot"]) == 1
+        assert place.ledger.count("end") == 0
