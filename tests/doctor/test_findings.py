@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from taskguard import open_store
@@ -53,12 +55,14 @@ def test_tg102_a_store_that_keeps_nothing_on_disk(make_redis: Any, look: Examine
     assert [(finding.id, finding.level) for [finding] in found.values()] == [("TG102", "error")]
 
 
-def test_tg102_a_database_that_does_not_wait_for_the_disk(look: Examine):
-    server = require(PostgresServer, durable=False)
-    try:
-        assert [*look(server.url)] == ["TG102"]
-    finally:
-        server.close()
+@pytest.fixture(scope="module")
+def careless_database() -> Iterator[PostgresServer]:
+    with closing(require(PostgresServer, durable=False)) as server:
+        yield server
+
+
+def test_tg102_a_database_that_does_not_wait_for_the_disk(careless_database: PostgresServer, look: Examine):
+    assert [*look(careless_database.url)] == ["TG102"]
 
 
 def test_tg103_a_store_that_keeps_snapshots_only(make_redis: Any, look: Examine):
@@ -99,23 +103,20 @@ class Standby(PostgresServer):
         self.run([copy, "-D", str(self.data), *options, "-d", self._primary.url])
 
 
-def test_tg104_a_database_whose_standby_need_not_have_a_write(look: Examine):
-    import psycopg
-
-    with (
-        closing(require(PostgresServer)) as primary,
-        closing(require(Standby, primary)),
-        psycopg.connect(primary.url, autocommit=True) as admin,
-    ):
+def test_tg104_a_database_whose_standby_need_not_have_a_write(careless_database: PostgresServer, look: Examine):
+    url = careless_database.url
+    with closing(require(Standby, careless_database)), psycopg.connect(url, autocommit=True) as admin:
         wait_until(lambda: admin.execute("SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'").fetchone())
         admin.execute("CREATE ROLE app LOGIN")
-        admin.execute("GRANT CREATE ON DATABASE %s TO app" % primary.url.rpartition("/")[2])  # noqa: UP031
-        assert [*look(re.sub("//.*@", "//app@", primary.url))] == ["TG104"]
+        admin.execute("GRANT CREATE ON DATABASE taskguard TO app")
+        with_less_rights = url.replace("://taskguard@", "://app@") + "?schema=of_app"
+        assert [*look(with_less_rights)] == ["TG102", "TG104"]
 
-        admin.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
-        admin.execute("SELECT pg_reload_conf()")
-        wait_until(lambda: admin.execute("SHOW synchronous_standby_names").fetchone() == ("*",))
-        assert look(primary.url) == {}
+        for names, found in (("*", ["TG102"]), ("", ["TG102", "TG104"])):
+            admin.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
+            admin.execute("SELECT pg_reload_conf()")
+            wait_until(lambda names=names: admin.execute("SHOW synchronous_standby_names").fetchone() == (names,))
+            assert [*look(url)] == found
 
 
 @pytest.mark.parametrize("ahead", [-3600.0, 30.0])
@@ -132,9 +133,9 @@ def test_tg106_a_store_in_the_memory_of_one_process(look: Examine):
     assert [*look("memory://")] == ["TG106"]
 
 
-def test_tg107_guarding_is_switched_off(store_url: str, look: Examine, monkeypatch: pytest.MonkeyPatch):
+def test_tg107_guarding_is_switched_off(look: Examine, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TASKGUARD_OFF", "1")
-    [finding] = look(store_url)["TG107"]
+    [finding] = look("memory://")["TG107"]
 
     assert finding.level == "error"
 
