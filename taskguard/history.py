@@ -115,6 +115,8 @@ class Recorder(Forked):
 
     def __init__(self, history: History) -> None:
         self._history = history
+        self.gather = GATHER
+        """Seconds that decisions are gathered for; where a thread and a connection for them cost much, longer."""
         self.after_fork()
         watch_forks(self)
         _recorders.add(self)
@@ -133,7 +135,7 @@ class Recorder(Forked):
         self._waiting.append((now, event))
         # Two threads may both find it so; that is harmless.
         if self._due is None:
-            self._ring_by(now + GATHER)
+            self._ring_by(now + self.gather)
         elif len(self._waiting) == AT_ONCE:
             self._ring_by(now)
 

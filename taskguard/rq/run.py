@@ -70,12 +70,15 @@ class Run:
 
             return run_in_slot(self.job, lambda: self(args, kwargs))
         setattr(self.job, BEGUN, True)
+        recorder = self.it.guard.recorder
+        if recorder is not None:
+            recorder.gather = self.it.policy.lease / 3  # by then there is a connection beside RQ's, for the renewal
         try:
             return self._run(args, kwargs)
         finally:
             setattr(self.job, BEGUN, False)
-            if self.it.guard.recorder is not None:
-                self.it.guard.recorder.flush(last=True)  # a horse ends without what Python does at exit
+            if recorder is not None:
+                recorder.flush(last=True)  # a horse ends without what Python does at exit
 
     def _run(self, args: Any, kwargs: Any) -> Any:
         try:
