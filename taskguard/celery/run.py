@@ -131,6 +131,7 @@ class Run:
             payload = self.guarded.payload(args, kwargs, explicit=bool(given))
             self.message.headers = headers.with_(id=self.id, key=key, payload=payload)
         self.key = self.headers.key
+        self.arguments = self.guarded.arguments(args, kwargs)
         self.place = self.headers.place or place_of(self.policy, self.key)
         self.name = run_of(self.policy, self.key, self.headers.join or self.id)
         if self.note is not None and self.note.overlap == "allow_all":
@@ -166,6 +167,7 @@ class Run:
             effect_key=effect,
             scheduled_for=self.note.scheduled_for if self.note else None,
             schedule=self.note.schedule if self.note else "",
+            arguments=self.arguments,
         )
         if isinstance(answer, Work) or not self.policy.enforce:
             return answer

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from taskguard import __version__
+from taskguard.cli.text import clean
 from taskguard.errors import ConfigurationError, StoreError, TaskguardError
 
 COMMANDS: dict[str, str] = {
@@ -37,7 +38,7 @@ class _Failure(click.ClickException):
     """An error of ours: its sentence and an exit code, no trace."""
 
     def __init__(self, error: TaskguardError) -> None:
-        super().__init__(str(error))
+        super().__init__(clean(str(error)))
         self.code = (
             STORE if isinstance(error, StoreError) else USAGE if isinstance(error, ConfigurationError) else FAILED
         )

@@ -151,7 +151,7 @@ class Admission:
             payload=self.note.payload,
             replace_queued=replace,
         )
-        return self._guard.ask(claim, patience=PATIENCE)[1]
+        return self._guard.ask(claim, patience=PATIENCE, arguments=self._guarded.arguments(*self._call))[1]
 
     def _compare_payload(self, answer: Held | Completed) -> None:
         mine = self.note.payload if self.note.idempotency_key else ""

@@ -57,6 +57,7 @@ class Delivery:
             payload = keys.payload(args, kwargs) if given else self.guarded.likeness(args, kwargs)
             self.change(key=key, payload=payload)
         self.key = self.note.key
+        self.arguments = self.guarded.arguments(args, kwargs)
         self.place = self.note.place or place_of(self.policy, self.key)
 
     @property

@@ -100,6 +100,7 @@ class Obtaining:
             scheduled_for=it.scheduled.scheduled_for if it.scheduled else None,
             schedule=it.scheduled.schedule if it.scheduled else "",
             tell=tell,
+            arguments=it.arguments,
             before_too_many=lambda: it.job.note_end(for_good=True),
         )
         if given and not isinstance(answer, Work) and answer.payload and it.note.payload != answer.payload:
