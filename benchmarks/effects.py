@@ -74,8 +74,8 @@ def move(client: Client, extra: Callable[[Any], Any]) -> None:
         client.execute("SELECT cents FROM account WHERE id = 'one'")
         client.execute("UPDATE account SET cents = cents - ? WHERE id = 'one'", 1)
         client.execute("UPDATE account SET cents = cents + ? WHERE id = 'two'", 1)
-        client.execute("INSERT INTO entry VALUES ('one', ?)", -1)
-        client.execute("INSERT INTO entry VALUES ('two', ?)", 1)
+        client.execute("INSERT INTO booking VALUES ('one', ?)", -1)
+        client.execute("INSERT INTO booking VALUES ('two', ?)", 1)
 
 
 def report(name: str, found: dict[str, float]) -> None:

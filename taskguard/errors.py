@@ -23,6 +23,8 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+HIGHEST_TOKEN = 2**53 - 1  # one below `store.TOKEN_LIMIT`
+
 
 class TaskguardError(Exception):
     """The root of the tree above: what `except taskguard.TaskguardError` catches."""
@@ -140,7 +142,17 @@ class StaleFenceError(TaskguardError):
         self.resource = resource
         self.mark = mark
 
+    @property
+    def is_hopeless(self) -> bool:
+        """The mark is higher than any token can be, so it is none."""
+        return self.mark >= HIGHEST_TOKEN
+
     def __str__(self) -> str:
+        if self.is_hopeless:
+            return (
+                f"{self.key}: {self.resource} has {self.mark} for its mark, which no token can exceed, so everybody is "
+                "refused; something else than a fence has written it: set it to 0"
+            )
         return (
             f"{self.key}: the token {self.token} is stale, {self.resource} has seen {self.mark}; "
             "roll back, the work is a newer holder's"

@@ -64,6 +64,8 @@ class Event:
     """Of a claim: seconds that it holds unless it is renewed, a job's delay in the queue included."""
     differs: tuple[str, ...] = ()
     """Arguments, by name, in which this call is not like the holder's: its key does not tell them apart."""
+    arguments: str = ""
+    """The values that the call has, where the app has asked for them to be told; in no line of the log."""
 
     def __str__(self) -> str:
         parts = [f"{self.kind.replace('_', ' ')}: {self.key}", f"owner {self.owner}"]

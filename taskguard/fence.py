@@ -130,8 +130,13 @@ class Fence:
         return once(self._effects, connection, name)
 
     def headers(self) -> dict[str, str]:
-        """What to send with an HTTP request so that its receiver can refuse a repetition, or a stale holder."""
-        return {"Idempotency-Key": self.idempotency_key, "X-Fencing-Token": str(self.token)}
+        """What to send with an HTTP request so that its receiver can refuse a repetition, or a stale holder.
+
+        What cannot stand in a header is written as `%XX`.
+        """
+        from taskguard.fencing.http import header_text
+
+        return {"Idempotency-Key": header_text(self.idempotency_key), "X-Fencing-Token": str(self.token)}
 
 
 _fences: ContextVar[tuple[Fence, ...]] = ContextVar("taskguard_fences", default=())

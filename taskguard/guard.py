@@ -236,14 +236,15 @@ class Guard:
         tell: bool = True,
         patience: float | None = None,
         before_too_many: Callable[[], None] = lambda: None,
+        arguments: str = "",
     ) -> Work | Held | Completed:
         """Ask for the key, to run the body now if it is granted.
 
         Raises `TooManyStartsError`, after ending the job for good, if its workers died too often; what the queue must
         know before that end is in the store is done by *before_too_many*. *effect_key* is what `fence.once` goes by,
-        where that is not the idempotency key.
+        where that is not the idempotency key; *arguments* are told to the listeners, as `Event.arguments`.
         """
-        asked, answer = self.ask(claim, tell=tell, patience=patience)
+        asked, answer = self.ask(claim, tell=tell, patience=patience, arguments=arguments)
         if not isinstance(answer, Lease):
             return answer
         work = Work(self, policy, answer, asked, idempotency_key or claim.owner, scheduled_for, effect_key, schedule)
@@ -256,7 +257,7 @@ class Guard:
         return work
 
     def ask(
-        self, claim: Claim, *, tell: bool = True, patience: float | None = None
+        self, claim: Claim, *, tell: bool = True, patience: float | None = None, arguments: str = ""
     ) -> tuple[float, Lease | Held | Completed]:
         """The store's answer, and the moment before the question that it answers left.
 
@@ -268,7 +269,7 @@ class Guard:
 
         asked, answer = self._patiently(once, claim, self.patience if patience is None else patience)
         if tell:
-            self._tell_of_answer(claim, answer)
+            self._tell_of_answer(claim, answer, arguments)
         return asked, answer
 
     def settle(self, claimant: Claimant, verb: Callable[[], bool], kind: Kind, *, patience: float = 0.0) -> bool:
@@ -344,12 +345,13 @@ class Guard:
             return self.outcomes.decode(done.outcome)
         raise EarlierFailureError(done.key, done.owner, self.outcomes.decode_error(done.outcome))
 
-    def _tell_of_answer(self, claim: Claim, answer: Lease | Held | Completed) -> None:
+    def _tell_of_answer(self, claim: Claim, answer: Lease | Held | Completed, arguments: str) -> None:
+        facts: dict[str, Any] = {"token": answer.token, "arguments": arguments}
         if isinstance(answer, Lease):
             kind: Kind = "took_over" if answer.took_over else "claimed"
-            self.tell(kind, claim, token=answer.token, state=answer.state, lasts=claim.lease)
+            self.tell(kind, claim, state=answer.state, lasts=claim.lease, **facts)
             return
-        facts = {"holder": answer.owner, "token": answer.token, "differs": differing(claim.payload, answer.payload)}
+        facts |= {"holder": answer.owner, "differs": differing(claim.payload, answer.payload)}
         if isinstance(answer, Held):
             self.tell("duplicate", claim, state=answer.state, since=answer.since, **facts)
         else:

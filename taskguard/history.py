@@ -17,17 +17,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted
-from typing import NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from taskguard import native
 from taskguard.alarm import Alarm
 from taskguard.clocks import since_boot
-from taskguard.errors import StoreError
+from taskguard.errors import ConfigurationError, StoreError
 from taskguard.events import Event, Kind
 from taskguard.forks import Forked, watch_forks
 from taskguard.interrupt import came_by_signal
 from taskguard.store import Store
 
+Kept: TypeAlias = bool | Literal["arguments"]
+"""Whether a history is kept; with the arguments of calls, if that is asked for."""
 ORDINARY: frozenset[Kind] = frozenset({"claimed", "completed", "released", "requeued"})
 """What happens all the time. It has a log of its own, so that it does not crowd out why a call was skipped."""
 MOST = 10_000
@@ -40,6 +42,7 @@ AT_ONCE = 500
 """Lines in one exchange with the store, at most."""
 WAITING = 2_000
 """Decisions kept while the store cannot be asked; then the oldest go."""
+LONGEST_DETAIL = 500
 ASK_AGAIN = 5.0
 PATIENCE = 2.0
 """Seconds that a process which ends waits for its own thread to have told."""
@@ -89,6 +92,12 @@ class Decision:
     event: Event
 
 
+def check_kept(name: str, value: Any) -> None:
+    """ConfigurationError if the setting *name* has no such value."""
+    if not isinstance(value, bool) and value != "arguments":
+        raise ConfigurationError(f'{name}={value!r} is not known; write True, False, or "arguments" to keep those too')
+
+
 def history_of(store: Store) -> History | None:
     """The history in *store*; None if it keeps none."""
     return getattr(store, "history", None)
@@ -106,6 +115,8 @@ class Recorder(Forked):
 
     def __init__(self, history: History) -> None:
         self._history = history
+        self.gather = GATHER
+        """Seconds that decisions are gathered for; where a thread and a connection for them cost much, longer."""
         self.after_fork()
         watch_forks(self)
         _recorders.add(self)
@@ -124,7 +135,7 @@ class Recorder(Forked):
         self._waiting.append((now, event))
         # Two threads may both find it so; that is harmless.
         if self._due is None:
-            self._ring_by(now + GATHER)
+            self._ring_by(now + self.gather)
         elif len(self._waiting) == AT_ONCE:
             self._ring_by(now)
 
@@ -190,15 +201,15 @@ def _text(event: Event, where: str) -> str:
     # Piece by piece: json.dumps takes three times as long, mostly to get ready.
     return (
         f"[{quoted(event.kind)},{quoted(event.key)},{quoted(event.owner)},{event.token},{quoted(event.holder)},"
-        f"{quoted(event.state)},{event.since!r},{quoted(event.detail)},{event.lasts!r},"
-        f"{json.dumps(event.differs) if event.differs else '[]'},{quoted(where)}]"
+        f"{quoted(event.state)},{event.since!r},{quoted(event.detail[:LONGEST_DETAIL])},{event.lasts!r},"
+        f"{json.dumps(event.differs) if event.differs else '[]'},{quoted(where)}"
+        f"{f',{quoted(event.arguments)}' if event.arguments else ''}]"
     )
 
 
 def _decision(line: Line) -> Decision | None:
     try:
-        # A later version may have more to tell.
-        kind, key, owner, token, holder, state, since, detail, lasts, differs, where = json.loads(line.text)[:11]
+        kind, key, owner, token, holder, state, since, detail, lasts, differs, where, *more = json.loads(line.text)
     except (ValueError, TypeError):
         return None  # not ours
     event = Event(
@@ -212,6 +223,7 @@ def _decision(line: Line) -> Decision | None:
         detail=detail,
         lasts=lasts,
         differs=tuple(differs),
+        arguments=more[0] if more else "",  # a later version may have even more to tell
     )
     return Decision(at=line.at, where=where, event=event)
 

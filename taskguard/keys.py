@@ -15,6 +15,7 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from reprlib import Repr
 from typing import Any, Protocol, TypeAlias
 from zlib import crc32
 
@@ -25,6 +26,10 @@ from taskguard.signatures import read_signature
 By: TypeAlias = str | Sequence[str] | Callable[..., object] | None
 
 _EMPTY = inspect.Parameter.empty
+LONGEST_SHOWN = 300
+_SHORT = Repr()
+"""Never fails, whatever a value's own `repr` does."""
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 VERSION = "1"
 """The version of the digest, as it stands in every key."""
 
@@ -88,6 +93,14 @@ class KeyMaker:
         # 32 bits: enough to see that two values differ, too few to find a value that is not easily guessed.
         each = [f"{name}={crc32(text.encode('utf-8', 'surrogatepass')):08x}" for name, text in shown.items()]
         return ";".join([_digest(whole), *each])
+
+    def shown(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """The arguments by name, as far as they are short: for people. Empty if they do not fit."""
+        try:
+            arguments = self._bind(args, kwargs).arguments
+        except TypeError:
+            return ""
+        return ", ".join(f"{name}={_SHORT.repr(value)}" for name, value in arguments.items())[:LONGEST_SHOWN]
 
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
         bound = self._bind_plainly(args, kwargs)

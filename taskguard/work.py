@@ -15,10 +15,17 @@ from taskguard.events import Kind
 from taskguard.fence import Effects, Fence, current_fences, make_current
 from taskguard.heartbeat import Holding
 from taskguard.policy import Policy
-from taskguard.store import TOKEN_LIMIT, Ending, How, Lease
+from taskguard.store import Ending, How, Lease
 
 if TYPE_CHECKING:
     from taskguard.guard import Guard
+
+
+def effects_of(policy: Policy, owner: str, idempotency_key: str, effect_key: str | None = None) -> Effects:
+    effect = effect_key or idempotency_key
+    # Work by a key may be done again, by another job, when its time is over; one and the same job's work never.
+    is_the_job_s = policy.on_done == "rerun" and effect == idempotency_key
+    return Effects(effect, effect if is_the_job_s else owner, policy.keep)
 
 
 class Work:
@@ -44,9 +51,6 @@ class Work:
             lease, seconds=policy.lease, asked=asked, on_lost=policy.on_lost, at_most=policy.hold_at_most
         )
         self.lease = lease
-        effect = effect_key or idempotency_key
-        # Work by a key may be done again, by another job, when its time is over; one and the same job's work never.
-        is_the_job_s = policy.on_done == "rerun" and effect == idempotency_key
         self.fence = Fence(
             self._holding,
             store=guard.store,
@@ -54,7 +58,7 @@ class Work:
             idempotency_key=idempotency_key,
             scheduled_for=scheduled_for,
             schedule=schedule,
-            effects=Effects(effect, effect if is_the_job_s else lease.owner, policy.keep),
+            effects=effects_of(policy, lease.owner, idempotency_key, effect_key),
         )
 
     def __enter__(self) -> Fence:
@@ -86,8 +90,13 @@ class Work:
         make_current(tuple(fence for fence in current_fences() if fence is not self.fence))
 
     def is_own_loss(self, error: BaseException) -> bool:
-        """Whether *error* says that this very claim was lost, or is stale, and not another one within its body."""
+        """Whether *error* says that this very claim was lost, or is stale, and not another one within its body.
+
+        A mark that no token can exceed is nobody's loss: whoever comes next would be refused as well.
+        """
         if not isinstance(error, (LeaseLostError, StaleFenceError)):
+            return False
+        if isinstance(error, StaleFenceError) and error.is_hopeless:
             return False
         return error.token == self.lease.token and error.key == self.lease.key
 
@@ -97,7 +106,7 @@ class Work:
         That of a claim which was replaced does no harm: the one that replaced it has a higher token already. Where the
         store lost its data, this is what makes the next token one that the resource takes.
         """
-        if isinstance(error, StaleFenceError) and self.is_own_loss(error) and error.mark < TOKEN_LIMIT - 1:
+        if isinstance(error, StaleFenceError) and self.is_own_loss(error):
             return error.mark
         return 0
 

@@ -27,6 +27,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("store_url", kinds, indirect=True)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # The servers that are slow to start: one of each is enough, whatever the number of processes.
+    for item in items:
+        for server in ("rabbitmq", "mariadb"):
+            if server in item.nodeid or f"{server}_server" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(server))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     report = yield

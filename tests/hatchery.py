@@ -42,7 +42,9 @@ PRELOADED = (
     "rq.scheduler",
     "rq.worker_pool",
     "taskguard.celery",
+    "taskguard.cli.rq_cron",
     "taskguard.rq",
+    "taskguard.rq.worker",
     "taskguard.stores.redis",
 )
 _OWN_INTERPRETER = ("gevent", "eventlet")

@@ -82,7 +82,7 @@ class Guarding:
 
     def _open(self, store: Store | str) -> Guard:
         namespace = self.settings.namespace if isinstance(store, str) else None
-        guard = Guard(store, namespace=namespace, outcomes=self.outcomes, history=self.settings.history)
+        guard = Guard(store, namespace=namespace, outcomes=self.outcomes, history=bool(self.settings.history))
         if guard.recorder is not None:
             # A child of the pool ends without what Python does at exit.
             worker_process_shutdown.connect(flush_all, dispatch_uid="taskguard.history")
@@ -164,6 +164,10 @@ class TaskGuard:
         if explicit:
             return f"{self._task.name}:{self.keys.payload(args, kwargs)}"
         return "" if self._key_says_all else f"{self._task.name}:{self.keys.likeness(args, kwargs)}"
+
+    def arguments(self, args: Any, kwargs: Any) -> str:
+        """What the history is told of the values of a call: nothing, unless that was asked for."""
+        return self.keys.shown(args, kwargs) if self.guarding.settings.history == "arguments" else ""
 
     def key(self, *args: Any, **kwargs: Any) -> str:
         """The key of the call with these arguments."""

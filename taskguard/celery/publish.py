@@ -120,7 +120,8 @@ class _OneCall:
             copy_for=self._guarding.settings.republish_after,
             replace_queued=replace,
         )
-        return guard.ask(claim, patience=PATIENCE)[1]
+        arguments = self._task.arguments(self._call.args or (), self._call.kwargs or {})
+        return guard.ask(claim, patience=PATIENCE, arguments=arguments)[1]
 
     def _compare_payload(self, answer: Held | Completed) -> None:
         mine = self._headers.payload if self._headers.idempotency_key else ""

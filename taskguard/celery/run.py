@@ -38,12 +38,13 @@ from taskguard.errors import (
     WaitTimeoutError,
 )
 from taskguard.guard import Guard, new_attempt
+from taskguard.lone_fence import lone_fence
 from taskguard.outcomes import NotKept
 from taskguard.places import job_of, next_of, place_of, run_of
 from taskguard.policy import Policy
 from taskguard.schedule import Note
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Held, How
-from taskguard.work import Work
+from taskguard.work import Work, effects_of
 
 ENDED = "_taskguard_ended"
 """On the request of a job whose end is in the store: how it ended."""
@@ -130,6 +131,7 @@ class Run:
             payload = self.guarded.payload(args, kwargs, explicit=bool(given))
             self.message.headers = headers.with_(id=self.id, key=key, payload=payload)
         self.key = self.headers.key
+        self.arguments = self.guarded.arguments(args, kwargs)
         self.place = self.headers.place or place_of(self.policy, self.key)
         self.name = run_of(self.policy, self.key, self.headers.join or self.id)
         if self.note is not None and self.note.overlap == "allow_all":
@@ -157,25 +159,30 @@ class Run:
     def _begin(self, claim: Claim) -> Work | Held | Completed:
         self.claim = claim
         headers = self.headers
-        given = headers.idempotency_key
-        by_key = self.id if self.policy.on_done == "rerun" else self.key
-        if self.note is not None:
-            by_key = self.note.key
-        # Another task may be called with the same key of the caller's: its effects are others.
-        effect = self.key if given else by_key
+        idempotency_key, effect = self._known_by()
         answer = self.guard.begin(
             claim,
             self.policy,
-            idempotency_key=given or by_key,
+            idempotency_key=idempotency_key,
             effect_key=effect,
             scheduled_for=self.note.scheduled_for if self.note else None,
             schedule=self.note.schedule if self.note else "",
+            arguments=self.arguments,
         )
         if isinstance(answer, Work) or not self.policy.enforce:
             return answer
         if headers.idempotency_key and answer.payload and headers.payload != answer.payload:
             raise PayloadMismatchError(answer.key, answer.owner)
         return answer
+
+    def _known_by(self) -> tuple[str, str]:
+        """What makes two runs the same work: for others, and for `fence.once`."""
+        given = self.headers.idempotency_key
+        by_key = self.id if self.policy.on_done == "rerun" else self.key
+        if self.note is not None:
+            by_key = self.note.key
+        # Another task may be called with the same key of the caller's: its effects are others.
+        return given or by_key, self.key if given else by_key
 
     def _ends_at_once(self) -> bool:
         """Whether this job is over if another one is running: it is told in the same step that finds it out."""
@@ -254,7 +261,7 @@ class Run:
             failure = error
             if work.is_own_loss(failure):
                 refused = self._note_floor(work, failure)
-                if refused and self.request.is_eager:  # nothing can be put back
+                if self.request.is_eager:  # nothing can be put back
                     if work.release_quietly():
                         self.guard.raise_tokens(self.claim.key, self.headers.floor, self.policy)
                     raise
@@ -553,7 +560,12 @@ class Run:
         what = self.guarding.settings.on_store_error
         if what == "run_unguarded" and not self.was_held:
             _logger.warning("%s[%s] runs unguarded: %s", self.task.name, self.id, error)
-            return self.body(*args, **kwargs)
+            idempotency_key, effect = self._known_by()
+            effects = effects_of(self.policy, self.id, idempotency_key, effect)
+            with lone_fence(self.name, self.id, idempotency_key, effects) as fence:
+                if self.note is not None:
+                    fence.scheduled_for, fence.schedule = self.note.scheduled_for, self.note.schedule
+                return self.body(*args, **kwargs)
         if (
             (what == "fail" and not self.was_held)
             or self.request.is_eager

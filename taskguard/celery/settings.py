@@ -12,11 +12,14 @@ from celery import Celery
 
 from taskguard.errors import ConfigurationError
 from taskguard.events import Listener
+from taskguard.history import Kept, check_kept
 from taskguard.schedule.entry import CatchUp, Overlap, Timing
 from taskguard.store import Store
 
 VISIBILITY_TIMEOUT = 3600.0
 """What kombu's Redis transport has by default."""
+_VISIBILITY_TIMEOUTS = {"sqs": 1800.0}
+"""Of transports that have another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +42,18 @@ class Settings:
     """Slots missed longer ago than so many seconds are not caught up."""
     listeners: Sequence[Listener] = ()
     """Functions that are told of every decision, beside the log."""
-    history: bool = True
-    """Whether decisions are kept in the store, for `taskguard explain`, `stats` and `watch`."""
+    history: Kept = True
+    """Whether decisions are kept in the store, for `taskguard explain`, `stats` and `watch`.
+
+    "arguments": with the values of each call.
+    """
 
     def __post_init__(self) -> None:
         if self.on_store_error not in ("retry", "fail", "run_unguarded"):
             raise ConfigurationError(
                 f"taskguard_on_store_error={self.on_store_error!r} is not known; write retry, fail or run_unguarded"
             )
-        if not isinstance(self.history, bool):
-            raise ConfigurationError(f"taskguard_history={self.history!r} is neither; write True or False")
+        check_kept("taskguard_history", self.history)
         for name in ("queued_for", "republish_after"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 10 * 365 * 86400:
@@ -96,8 +101,7 @@ def _is_by_pattern(tasks: Any) -> bool:
 def store_of(app: Celery) -> str:
     """The URL of the store that the app's own broker or result backend can be."""
     for url, tls in ((app.conf.broker_url, "broker_use_ssl"), (app.conf.result_backend, "redis_backend_use_ssl")):
-        first = str(url[0] if isinstance(url, (list, tuple)) and url else url or "").split(";")[0]
-        store = _as_store(first, app.conf.get(tls))
+        store = _as_store(_first(url), app.conf.get(tls))
         if store:
             return store
     raise ConfigurationError(
@@ -131,4 +135,19 @@ def _with_tls(url: str, tls: Any) -> str:
 def visibility_timeout(app: Celery) -> float:
     """After how long the broker delivers an unacknowledged message again."""
     options = app.conf.broker_transport_options or {}
-    return float(options.get("visibility_timeout") or VISIBILITY_TIMEOUT)
+    usual = _VISIBILITY_TIMEOUTS.get(transport_of(app), VISIBILITY_TIMEOUT)
+    return float(options.get("visibility_timeout") or usual)
+
+
+def transport_of(app: Celery) -> str:
+    """What carries the app's messages: redis, amqp, sqs, …"""
+    return broker_of(app).partition("://")[0].partition("+")[0].lower()
+
+
+def broker_of(app: Celery) -> str:
+    """The URL of the app's broker, the first if there are several."""
+    return _first(app.conf.broker_url)
+
+
+def _first(url: Any) -> str:
+    return str(url[0] if isinstance(url, (list, tuple)) and url else url or "").split(";")[0]

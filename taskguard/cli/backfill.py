@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -11,9 +12,12 @@ from typing import Any
 import click
 
 from taskguard.cli.target import Target, with_target
+from taskguard.schedule import Slot
+from taskguard.schedule.backfill import Backfill
+from taskguard.schedule.boundaries import micros
 
 
-def _moment(context: click.Context, parameter: click.Parameter, text: str) -> datetime:
+def moment(context: click.Context, parameter: click.Parameter, text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
@@ -23,8 +27,8 @@ def _moment(context: click.Context, parameter: click.Parameter, text: str) -> da
 
 @click.command()
 @click.argument("entry")
-@click.option("--from", "since", required=True, callback=_moment, help="First moment, in ISO format.")
-@click.option("--to", "until", required=True, callback=_moment, help="Last moment.")
+@click.option("--from", "since", required=True, callback=moment, help="First moment, in ISO format.")
+@click.option("--to", "until", required=True, callback=moment, help="Last moment.")
 @click.option("-S", "--scheduler", help="Scheduler class that has the entry.  [default: the app's]")
 @click.option("--unknown", is_flag=True, help="Also slots of so long ago that nobody remembers whether they were done.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be run.")
@@ -44,16 +48,28 @@ def command(
     if target.app is None:
         raise click.UsageError("whose entry? Name the Celery app with -A")
     from taskguard.celery.beat import find_entry
-    from taskguard.schedule.backfill import Backfill
-    from taskguard.schedule.boundaries import micros
 
     beat, theirs, found = find_entry(target.app, entry, scheduler)
     backfill = Backfill(target.store, found, beat.taskguard.clock.now())
+    slots = backfill.slots(micros(since), micros(until))
+    make_up(backfill, slots, partial(beat.send, theirs), unknown=unknown, dry_run=dry_run, as_json=as_json)
+
+
+def make_up(
+    backfill: Backfill,
+    slots: Iterable[Slot],
+    publish: Callable[[Slot], None],
+    *,
+    unknown: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Publish a further run of each slot that was not done, and say of each what it is."""
     wanted = {"not done", "not remembered"} if unknown else {"not done"}
     tally: Counter[str] = Counter()
-    for slot in backfill.slots(micros(since), micros(until)):
+    for slot in slots:
         state: str = backfill.find(slot)
-        if state in wanted and (dry_run or backfill.run(slot, partial(beat.send, theirs))):
+        if state in wanted and (dry_run or backfill.run(slot, publish)):
             state = "would run" if dry_run else "published"
         tally[state] += 1
         _say(as_json, slot.scheduled_for, state)

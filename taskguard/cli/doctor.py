@@ -8,6 +8,7 @@ import click
 
 from taskguard.cli.output import json_option, say, write_json
 from taskguard.cli.target import Target, with_target
+from taskguard.cli.text import clean
 from taskguard.doctor import Finding, examine
 
 
@@ -36,7 +37,9 @@ def command(target: Target, strict: bool, ignore: tuple[str, ...], as_json: bool
 def _write(found: list[Finding]) -> None:
     for finding in found:
         colour = "red" if finding.level == "error" else "yellow"
-        click.echo(f"{click.style(f'{finding.id} {finding.level}', fg=colour)}  {finding.about}: {finding.title}")
+        click.echo(
+            f"{click.style(f'{finding.id} {finding.level}', fg=colour)}  {clean(finding.about)}: {finding.title}"
+        )
         say(f"{finding.problem}.")
         say(f"To do: {finding.advice}.\n")
     levels = Counter(finding.level for finding in found)

@@ -91,10 +91,10 @@ def _value(word: str) -> Any:
 
 def _keys(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """For the shell: keys that begin so. Silent about whatever is wrong, as the line is not finished."""
-    options = context.params
     try:
-        target = find_target(options.get("url"), options.get("namespace"), options.get("app_name"))
+        target = find_target(context)
         found = (entry.key for entry in target.store.scan(incomplete) if not entry.key.startswith(INTERNAL))
-        return [CompletionItem(key) for key in islice(found, 50)]
+        # One that is no line of its own cannot be told to a shell, and must not be typed into one.
+        return [CompletionItem(key) for key in islice(filter(str.isprintable, found), 50)]
     except (TaskguardError, click.ClickException):
         return []

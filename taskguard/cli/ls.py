@@ -9,6 +9,7 @@ import click
 from taskguard.cli.keys import INTERNAL, fits
 from taskguard.cli.output import Duration, age, console, json_option, short, table, write_json
 from taskguard.cli.target import Target, with_target
+from taskguard.cli.text import echo
 from taskguard.cli.views import STATES, age_of, entry_as_json, state_of
 from taskguard.store import Entry
 
@@ -38,7 +39,7 @@ def command(target: Target, states: tuple[str, ...], task: str, older_than: floa
     if as_json:
         write_json([entry_as_json(entry) for entry in found])
     elif not found:
-        click.echo(f"Nothing of that kind in {target.name}.")
+        echo(f"Nothing of that kind in {target.name}.")
     else:
         rows = [[state_of(entry), age(age_of(entry)), entry.key, short(entry.owner)] for entry in found]
         console().print(table(["STATE", "SINCE", "KEY", "JOB"], rows, folded="KEY"))

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from taskguard import __version__
+from taskguard.cli.text import clean
 from taskguard.errors import ConfigurationError, StoreError, TaskguardError
 
 COMMANDS: dict[str, str] = {
@@ -22,6 +23,8 @@ COMMANDS: dict[str, str] = {
     "migrate": "taskguard.cli.migrate",
     "purge": "taskguard.cli.purge",
     "release": "taskguard.cli.release",
+    "rq-backfill": "taskguard.cli.rq_backfill",
+    "rq-cron": "taskguard.cli.rq_cron",
     "show": "taskguard.cli.show",
     "stats": "taskguard.cli.stats",
     "watch": "taskguard.cli.watch",
@@ -35,7 +38,7 @@ class _Failure(click.ClickException):
     """An error of ours: its sentence and an exit code, no trace."""
 
     def __init__(self, error: TaskguardError) -> None:
-        super().__init__(str(error))
+        super().__init__(clean(str(error)))
         self.code = (
             STORE if isinstance(error, StoreError) else USAGE if isinstance(error, ConfigurationError) else FAILED
         )

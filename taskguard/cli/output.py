@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from taskguard.cli.text import clean
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 WIDE = 1000
@@ -37,7 +39,8 @@ def write_json_line(value: Any) -> None:
 
 def say(text: str) -> None:
     """A sentence or two, broken between words where there is a terminal."""
-    console().print(clean(text), markup=False, soft_wrap=not sys.stdout.isatty())
+    lines = "\n".join(clean(line) for line in text.split("\n"))
+    console().print(lines, markup=False, soft_wrap=not sys.stdout.isatty())
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, folded: str, title: str = "") -> Table:
@@ -55,13 +58,6 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, folded: str,
 def short(name: str) -> str:
     """The id of a job, for people who see many: its beginning in a terminal, the whole of it elsewhere."""
     return f"{name[:8]}…" if len(name) > 16 and sys.stdout.isatty() else name
-
-
-def clean(text: str) -> str:
-    """What may be shown in a terminal: a key can hold anything, also what would move the cursor."""
-    if text.replace("\n", "").isprintable():
-        return text
-    return "".join(letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in text)
 
 
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))

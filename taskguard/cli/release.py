@@ -12,6 +12,7 @@ from taskguard.cli.explain import sentence
 from taskguard.cli.keys import decisions_of, entries_of, key_argument, key_of
 from taskguard.cli.output import json_option, write_json
 from taskguard.cli.target import Target, with_target
+from taskguard.cli.text import echo
 from taskguard.cli.views import state_of
 from taskguard.guard import Guard
 from taskguard.store import Entry
@@ -48,8 +49,7 @@ def command(target: Target, words: tuple[str, ...], yes: bool, as_json: bool) ->
     if not yes:
         _ask(target, held)
     guard = Guard(target.store, listeners=())
-    by = f"{getpass.getuser()}@{os.uname().nodename}"
-    freed = [entry for entry in held if guard.free(entry.key, token=entry.token, by=by)]
+    freed = [entry for entry in held if guard.free(entry.key, token=entry.token, by=_who())]
     if guard.recorder is not None:
         guard.recorder.flush()
     kept = [entry for entry in held if entry not in freed]
@@ -62,8 +62,8 @@ def command(target: Target, words: tuple[str, ...], yes: bool, as_json: bool) ->
 
 def _ask(target: Target, held: list[Entry]) -> None:
     for entry in held:
-        click.echo(sentence(entry, decisions_of(target, entry.key, 50)), err=True)
-        click.echo(_EFFECTS[state_of(entry)], err=True)
+        echo(sentence(entry, decisions_of(target, entry.key, 50)), err=True)
+        echo(_EFFECTS[state_of(entry)], err=True)
     if not sys.stdin.isatty():
         raise click.UsageError("nobody is there to be asked; look at the above, and say --yes")
     click.confirm("Release it?", abort=True, err=True)
@@ -73,4 +73,12 @@ def _answer(as_json: bool, freed: list[Entry], text: str) -> None:
     if as_json:
         write_json({"released": [{"key": e.key, "owner": e.owner, "token": e.token} for e in freed]})
     else:
-        click.echo(text)
+        echo(text)
+
+
+def _who() -> str:
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a container may run under a number that has no name
+        name = str(os.getuid())
+    return f"{name}@{os.uname().nodename}"

@@ -7,6 +7,7 @@ import click
 from taskguard.cli.keys import entries_of, key_argument, key_of
 from taskguard.cli.output import age, console, json_option, table, write_json
 from taskguard.cli.target import Target, with_target
+from taskguard.cli.text import echo
 from taskguard.cli.views import age_of, entry_as_json, moment, state_of
 from taskguard.store import Entry
 
@@ -28,7 +29,7 @@ def command(target: Target, words: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         write_json([entry_as_json(entry) for entry in found])
     elif not found:
-        click.echo(f"Nothing is known of {key}: the next call of it runs.")
+        echo(f"Nothing is known of {key}: the next call of it runs.")
     for entry in found if not as_json else []:
         console().print(table(["", " "], _facts(entry), folded=" "))
     if not found:

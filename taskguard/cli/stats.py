@@ -12,6 +12,7 @@ import click
 from taskguard.cli.keys import INTERNAL
 from taskguard.cli.output import age, console, json_option, table, write_json
 from taskguard.cli.target import Target, with_target
+from taskguard.cli.text import echo
 from taskguard.cli.views import STATES, entry_as_json, state_of
 from taskguard.events import Event
 from taskguard.history import MOST, ORDINARY, Decision, decisions
@@ -57,7 +58,7 @@ def command(target: Target, as_json: bool) -> None:
     click.echo("Now: " + ", ".join(f"{facts['states'][state]} {state}" for state in STATES))
     if facts["longest_held"]:
         longest = facts["longest_held"]
-        click.echo(f"Longest held: {longest['key']}, {longest['state']} for {age(time.time() - longest['since'])}")
+        echo(f"Longest held: {longest['key']}, {longest['state']} for {age(time.time() - longest['since'])}")
     if not past:
         click.echo("The history is empty, or switched off.")
         return

@@ -8,7 +8,9 @@ from functools import wraps
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from taskguard.errors import TaskguardError
 from taskguard.store import Store
 from taskguard.stores import open_store, safe_url
 
@@ -30,7 +32,7 @@ def with_target(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("-A", "--app", "app_name", help="Celery app whose store it is, as for `celery -A`.")
     @wraps(command)
     def wrapper(*args: Any, url: str | None, namespace: str | None, app_name: str | None, **options: Any) -> Any:
-        target = find_target(url, namespace, app_name)
+        target = find_target(click.get_current_context())
         try:
             return command(*args, target=target, **options)
         finally:
@@ -39,8 +41,11 @@ def with_target(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def find_target(url: str | None, namespace: str | None, app_name: str | None) -> Target:
+def find_target(context: click.Context) -> Target:
+    """What the options say; of an app that was named the store is its own, whatever the environment says."""
+    app_name = context.params.get("app_name")
     app = find_app(app_name) if app_name else None
+    url, namespace = (_given(context, name, unless=app is not None) for name in ("url", "namespace"))
     if url:
         return Target(open_store(url, namespace=namespace or "taskguard"), safe_url(url), app)
     if app is None:
@@ -53,15 +58,27 @@ def find_target(url: str | None, namespace: str | None, app_name: str | None) ->
     return Target(guard.store, f"the store of {app.main or app_name}", app)
 
 
+def _given(context: click.Context, name: str, *, unless: bool) -> str | None:
+    """What an option says; *unless* it comes from the environment and something nearer was said."""
+    if unless and context.get_parameter_source(name) is ParameterSource.ENVIRONMENT:
+        return None
+    value: str | None = context.params.get(name)
+    return value
+
+
 def find_app(name: str) -> Any:
     """The Celery app called *name* in the spelling of `celery -A`."""
-    from celery.app.utils import find_app as find
-
+    try:
+        from celery.app.utils import find_app as find
+    except ModuleNotFoundError as error:
+        raise click.UsageError("-A needs Celery: pip install 'celery-taskguard[celery]'") from error
     from taskguard.celery import install
 
     try:
         app = install(find(name))
         app.loader.import_default_modules()  # as a worker does: its tasks are known by then
-    except (ImportError, AttributeError) as error:
-        raise click.UsageError(f"there is no Celery app {name}: {error}") from error
+    except TaskguardError:
+        raise
+    except Exception as error:  # a module of the user's was run, and may raise anything
+        raise click.UsageError(f"there is no Celery app {name}: {type(error).__name__}: {error}") from error
     return app

@@ -54,6 +54,7 @@ def decision_as_json(decision: Decision) -> dict[str, Any]:
         "since": event.since,
         "detail": event.detail,
         "differs": list(event.differs),
+        "arguments": event.arguments or None,
     }
 
 
@@ -82,6 +83,8 @@ def told(decision: Decision) -> str:
         words = f"answered with the end of {short(event.holder)}: {event.state}"
     if event.differs:
         words += f"; with other {', '.join(event.differs)}"
+    if event.arguments:
+        words += f"; called with {event.arguments}"
     return f"{words} ({event.detail})" if event.detail else words
 
 

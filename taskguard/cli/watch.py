@@ -11,17 +11,19 @@ from itertools import islice
 import click
 from rich.console import Group
 from rich.live import Live
+from rich.table import Table
 
-from taskguard.cli.keys import INTERNAL, fits
-from taskguard.cli.output import Duration, age, clean, console, json_option, short, table, write_json_line
+from taskguard.cli.holders import Holders
+from taskguard.cli.keys import fits
+from taskguard.cli.output import Duration, age, console, json_option, short, table, write_json_line
 from taskguard.cli.target import Target, with_target
+from taskguard.cli.text import clean
 from taskguard.cli.views import age_of, clock_time, decision_as_json, label, state_of, told
 from taskguard.history import Decision, decisions
 
 ROWS = 12
 AT_ONCE = 500
 """Decisions read in one look; what is more than that between two looks is not shown."""
-SCANNED = 2000
 
 
 @click.command("watch")
@@ -50,6 +52,7 @@ class _Watched:
     def __init__(self, target: Target, task: str) -> None:
         self._target = target
         self._task = task
+        self._holders = Holders(target.store, task)
         self._seen: deque[Decision] = deque(maxlen=2 * AT_ONCE)
 
     def new(self) -> list[Decision]:
@@ -66,16 +69,12 @@ class _Watched:
         self._seen.extend(found)
         return found[-ROWS:] if is_first else found
 
-    def held(self) -> list[list[str]]:
-        entries = [
-            entry
-            for entry in islice(self._target.store.scan(), SCANNED)
-            if state_of(entry) in ("running", "queued", "ran-out")
-            and not entry.key.startswith(INTERNAL)
-            and fits(entry.key, self._task)
-        ]
-        entries.sort(key=lambda entry: entry.since)
-        return [[state_of(e), age(age_of(e)), label(e.key), short(e.owner), str(e.token)] for e in entries[:ROWS]]
+    def held(self) -> Table:
+        claimed = [decision.event.key for decision in islice(reversed(self._seen), ROWS)]
+        entries = self._holders.oldest(ROWS, claimed)
+        rows = [[state_of(e), age(age_of(e)), label(e.key), short(e.owner), str(e.token)] for e in entries]
+        title = "Held" if self._holders.is_whole else "Held (not all entries are looked at yet)"
+        return table(["STATE", "SINCE", "KEY", "JOB", "TOKEN"], rows, folded="KEY", title=title)
 
 
 def _looks(interval: float, give_up: float | None) -> Iterator[None]:
@@ -104,7 +103,6 @@ def _live(watched: _Watched, interval: float, give_up: float | None) -> None:
     with Live(console=console(), screen=False, auto_refresh=False) as live:
         for _ in _looks(interval, give_up):
             past.extend(watched.new())
-            held = table(["STATE", "SINCE", "KEY", "JOB", "TOKEN"], watched.held(), folded="KEY", title="Held")
             rows = [[clock_time(d.at), label(d.event.key), short(d.event.owner), told(d)] for d in past]
             decided = table(["TIME", "KEY", "JOB", "WHAT"], rows, folded="WHAT", title="Decided (UTC)")
-            live.update(Group(held, "", decided), refresh=True)
+            live.update(Group(watched.held(), "", decided), refresh=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from redis import Redis
@@ -93,12 +94,26 @@ class Play:
         self._stage.breathe()
 
     def _call(self, times: int, call: Callable[[], Any]) -> list[Any]:
-        with ThreadPoolExecutor(CALLERS) as threads:
-            calls = [threads.submit(call) for _ in range(times)]
-            for number, made in enumerate(calls, 1):
-                made.result()
-                self._screen.progress(number, times)
-        return [made.result() for made in calls]
+        numbers, made = iter(range(times)), deque[Any]()
+
+        def work() -> None:
+            for _ in numbers:
+                try:
+                    made.append(call())
+                except Exception as error:
+                    made.append(error)
+
+        # Not a pool: at a Ctrl-C its threads are waited for, and they wait for a server that is gone.
+        for _ in range(CALLERS):
+            threading.Thread(target=work, daemon=True).start()
+        self._stage.wait_until(lambda: self._have_called(made, times), "the calls")
+        for error in filter(_is_error, made):
+            raise error
+        return list(made)
+
+    def _have_called(self, made: deque[Any], times: int) -> bool:
+        self._screen.progress(len(made), times)
+        return len(made) == times
 
     # -- 2 -----------------------------------------------------------------------------------------------------------
 
@@ -177,3 +192,7 @@ class Play:
         # A doubled message would come within the time of a redelivery.
         time.sleep(1.0)
         self._expect(f"4  two beats, {len(slots)} slots", *slots)
+
+
+def _is_error(answer: Any) -> bool:
+    return isinstance(answer, Exception)

@@ -12,6 +12,15 @@ from taskguard.demo.pace import Pace
 
 _FOLDER, _URL, _PACE, _WORKER = (f"TASKGUARD_DEMO_{name}" for name in ("FOLDER", "URL", "PACE", "WORKER"))
 
+_OF_THE_USER = ("CELERY_", "RQ_", "DJANGO_SETTINGS_MODULE", "TASKGUARD_STORE", "TASKGUARD_NAMESPACE")
+"""Variables that begin so are about apps of the user's. Celery prefers CELERY_BROKER_URL to what an app says."""
+
+
+def leave_the_user_alone() -> None:
+    """Nothing of the demo, here or in a process that it starts, reaches a broker, store or project of the user's."""
+    for name in [name for name in os.environ if name.startswith(_OF_THE_USER)]:
+        del os.environ[name]
+
 
 def environment(folder: Path, url: str, pace: Pace) -> dict[str, str]:
     return {_FOLDER: str(folder), _URL: url, _PACE: json.dumps(asdict(pace))}

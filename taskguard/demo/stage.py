@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -54,13 +55,15 @@ class Child:
     def _send(self, number: signal.Signals) -> None:
         # The parent first: it must not see its children go, and start no others.
         for pid in sorted(members_of({self.pid}), key=lambda pid: pid != self.pid):
-            os.kill(pid, number)
+            with suppress(ProcessLookupError):  # it has ended meanwhile
+                os.kill(pid, number)
 
 
 class Stage:
     def __init__(self, pace: Pace) -> None:
         self.pace = pace
         self._server = find_server()
+        scene.leave_the_user_alone()
         self.folder = Path(tempfile.mkdtemp(prefix="taskguard-demo-"))
         self._keeper = subprocess.Popen(
             [sys.executable, "-m", "taskguard.demo.keeper", str(self.folder)],

@@ -16,9 +16,9 @@ __all__ = ["IDS", "Finding", "Level", "Patient", "examine"]
 
 def examine(store: Store, app: Any = None) -> list[Finding]:
     """All findings about *store*, and about the Celery *app* whose store it is; errors first."""
-    from taskguard.doctor import clock, observed, servers
+    from taskguard.doctor import clock, observed, process, servers
 
-    checks = [*servers.CHECKS, *clock.CHECKS, *observed.CHECKS]
+    checks = [*process.CHECKS, *servers.CHECKS, *clock.CHECKS, *observed.CHECKS]
     if app is not None:
         from taskguard.doctor import beats, celery  # which needs Celery
 

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 from celery.backends.base import DisabledBackend
 
-from taskguard.celery.settings import visibility_timeout
+from taskguard.celery.settings import broker_of, transport_of, visibility_timeout
 from taskguard.doctor.finding import Finding, Patient
 from taskguard.keys import space_of
+from taskguard.stores.sqlite import SQLiteStore
 
 _STARTS = ("claimed", "took_over")
 _FORGETFUL = ("redis", "rediss", "sentinel", "valkey", "valkeys", "sqs", "gcpubsub", "azureservicebus", "filesystem")
 """Transports that deliver a message again when it was not acknowledged for some time."""
+_RABBITMQ = ("amqp", "amqps", "pyamqp", "librabbitmq")
+CONSUMER_TIMEOUT = 1800.0
+"""Seconds for which RabbitMQ waits by default."""
+_HERE = ("localhost", "127.0.0.1", "::1")
 
 
 def visibility(patient: Patient) -> Iterator[Finding]:
@@ -22,12 +28,8 @@ def visibility(patient: Patient) -> Iterator[Finding]:
     if not _redelivers(patient):
         return
     timeout = visibility_timeout(patient.app)
-    seen = _longest_between(patient, "running", {"completed", "failed", "released", "requeued"})
-    for task in patient.tasks:
-        limit = _time_limit(task)
-        longest = max(limit, seen.get(task.taskguard.keys.space, 0.0))
+    for task, longest, how in _longest_runs(patient):
         if longest > timeout:
-            how = f"may run for {limit:g} s (time_limit)" if limit >= longest else f"ran for {longest:.0f} s lately"
             yield Finding(
                 "TG201",
                 "warning",
@@ -35,6 +37,24 @@ def visibility(patient: Patient) -> Iterator[Finding]:
                 f"it {how}, and the broker delivers its message again after {timeout:g} s: copies are put back until "
                 "it ends, and without the guard it would run beside itself",
                 f'set broker_transport_options = {{"visibility_timeout": {max(3600, int(longest * 2))}}}',
+            )
+
+
+def acknowledgement(patient: Patient) -> Iterator[Finding]:
+    """RabbitMQ closes the channel of a consumer that keeps a message for too long, and delivers all of its again."""
+    if transport_of(patient.app) not in _RABBITMQ:
+        return
+    for task, longest, how in _longest_runs(patient):
+        if longest > CONSUMER_TIMEOUT and task.acks_late:
+            yield Finding(
+                "TG210",
+                "warning",
+                task.name,
+                f"it {how}, and RabbitMQ waits {CONSUMER_TIMEOUT:g} s for an acknowledgement unless its "
+                "consumer_timeout says otherwise: then it closes the channel, and every message of that worker is "
+                "delivered again",
+                f"set consumer_timeout = {max(3600, int(longest * 2)) * 1000} (milliseconds) in rabbitmq.conf, or as a "
+                "policy of the queue; then leave this finding out with --ignore TG210",
             )
 
 
@@ -166,6 +186,21 @@ def combinations(patient: Patient) -> Iterator[Finding]:
             )
 
 
+def own_file(patient: Patient) -> Iterator[Finding]:
+    """A file guards the processes of its host; a broker that is elsewhere serves others as well."""
+    host = urlsplit(broker_of(patient.app)).hostname
+    if isinstance(patient.store, SQLiteStore) and host and host not in _HERE:
+        yield Finding(
+            "TG108",
+            "warning",
+            repr(patient.store),
+            f"the broker is at {host}, where workers and callers of other hosts reach it as well, and each host has a "
+            "file of its own: nothing is guarded between them",
+            'name a store that all hosts can reach: taskguard_store = "redis://…" or "postgresql://…"; or leave this '
+            "finding out with --ignore TG108 if all of it runs here",
+        )
+
+
 def patterns(patient: Patient) -> Iterator[Finding]:
     """A pattern of `taskguard_tasks` that fits nothing is likely a spelling mistake."""
     names = [task.name for task in patient.tasks]
@@ -180,13 +215,23 @@ def patterns(patient: Patient) -> Iterator[Finding]:
             )
 
 
-CHECKS = (visibility, delivery, queueing, delays, retention, results, combinations, patterns)
+CHECKS = (visibility, acknowledgement, own_file, delivery, queueing, delays, retention, results, combinations, patterns)
 
 
 def _redelivers(patient: Patient) -> bool:
-    url = patient.app.conf.broker_url
-    first = str(url[0] if isinstance(url, (list, tuple)) and url else url or "")
-    return first.partition("://")[0].partition("+")[0] in _FORGETFUL
+    return transport_of(patient.app) in _FORGETFUL
+
+
+def _longest_runs(patient: Patient) -> Iterator[tuple[Any, float, str]]:
+    """Of each task, how long it may run or did lately, and how that is known."""
+    seen = _longest_between(patient, "running", {"completed", "failed", "released", "requeued"})
+    for task in patient.tasks:
+        limit, lately = _time_limit(task), seen.get(task.taskguard.keys.space, 0.0)
+        yield (
+            (task, limit, f"may run for {limit:g} s (time_limit)")
+            if limit >= lately
+            else (task, lately, f"ran for {lately:.0f} s lately")
+        )
 
 
 def _time_limit(task: Any) -> float:

@@ -18,6 +18,8 @@ IDS: dict[str, str] = {
     "TG104": "a fail-over can lose what was acknowledged",
     "TG105": "the clocks of this host and of the store differ",
     "TG106": "the store is this process's own",
+    "TG107": "guarding is switched off",
+    "TG108": "the store is a file of one host",
     "TG201": "the visibility timeout is shorter than a job",
     "TG202": "a job that dies with its worker is not delivered again",
     "TG203": "a queued entry can be over before its job starts",
@@ -27,6 +29,7 @@ IDS: dict[str, str] = {
     "TG207": "a pattern fits no task",
     "TG208": "scheduled jobs are not guarded",
     "TG209": "a delay is longer than the visibility timeout",
+    "TG210": "RabbitMQ does not wait so long for an acknowledgement",
     "TG301": "a key ignores an argument that varies",
     "TG302": "leases were lost",
 }

@@ -78,6 +78,17 @@ def replicates(patient: Patient) -> Iterator[Finding]:
             "set min-replicas-to-write 1, which makes it seldom; keep work that must not overlap behind fence.once or "
             "fence.protect, or on a store that survives a fail-over",
         )
+    standbys = _standbys(patient)
+    if standbys and (not _setting(patient, "synchronous_standby_names") or _commits_alone(patient)):
+        yield Finding(
+            "TG104",
+            "warning",
+            repr(patient.store),
+            f"PostgreSQL has {standbys} standby server(s), none of which must have a write: after a fail-over two "
+            "holders of one key can overlap (their tokens still rise, and the fence decides)",
+            "set synchronous_standby_names, with synchronous_commit = on; or keep work that must not overlap behind "
+            "fence.once or fence.protect",
+        )
 
 
 def is_shared(patient: Patient) -> Iterator[Finding]:
@@ -117,6 +128,16 @@ def _config(patient: Patient, name: str) -> str:
         return {"save": "3600 1", "appendfsync": "everysec"}[name]
     pairs = list(reply.items()) if isinstance(reply, dict) else list(zip(reply[::2], reply[1::2], strict=True))
     return str(pairs[0][1].decode()) if pairs else ""
+
+
+def _standbys(patient: Patient) -> int:
+    """How many servers follow this PostgreSQL; 0 for any other store."""
+    standbys: Any = getattr(patient.store, "standbys", None)
+    return 0 if standbys is None else int(standbys())
+
+
+def _commits_alone(patient: Patient) -> bool:
+    return _setting(patient, "synchronous_commit") == "local"
 
 
 def _setting(patient: Patient, name: str) -> str:

@@ -47,14 +47,20 @@ class Fenced:
         answering = _Answering(admission, send)
         try:
             await self._app(_plain(scope), _replayed(body, receive), answering.take)
+            await answering.finish()
         except BaseException:
-            await _in_any_case(admission.fail)
+            # One that has answered is not undone by what happens after that, or while it is being told to the store.
+            await _in_any_case(admission.leave if answering.is_finished else admission.fail)
             raise
-        await answering.finish()
+        await _in_any_case(admission.leave)
 
 
 class _Answering:
-    """What the application says, held back until it is kept; or, if it is long, until that is seen."""
+    """What the application says, held back until it is kept; or, if it is long, until that is seen.
+
+    The last message is the answer's end. What the application does after it, such as tasks in the background, neither
+    delays the answer nor takes it back.
+    """
 
     def __init__(self, admission: Admission, send: Send) -> None:
         self._admission = admission
@@ -62,19 +68,30 @@ class _Answering:
         self._said: list[Message] = []
         self._size = 0
         self._long = False
+        self.is_finished = False
 
     async def take(self, message: Message) -> None:
+        is_last = message["type"] == "http.response.body" and not message.get("more_body")
+        if self.is_finished:
+            await self._send(message)  # which the server refuses
+            return
+        if not self._long:
+            self._said.append(message)
+            self._size += len(message.get("body", b""))
+            if self._size > MOST_BYTES:
+                self._long = True
+                *before, message = self._said
+                for held_back in before:
+                    await self._send(held_back)
+        if is_last:
+            await self.finish()
         if self._long:
             await self._send(message)
-            return
-        self._said.append(message)
-        self._size += len(message.get("body", b""))
-        if self._size > MOST_BYTES:
-            self._long = True
-            for held_back in self._said:
-                await self._send(held_back)
 
     async def finish(self) -> None:
+        if self.is_finished:
+            return
+        self.is_finished = True
         if self._long:
             await _in_any_case(self._admission.answered)
             return

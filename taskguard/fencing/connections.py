@@ -226,7 +226,7 @@ class _SQLAlchemy:
         raw = connection.connection.dbapi_connection
         if _kind_of(raw.__class__) not in (None, _SQLAlchemy):
             connected(raw).require_transaction()
-        elif connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        elif _is_autocommit(connection, raw):
             _needs_transaction("a Connection in AUTOCOMMIT", "use one that has transactions")
 
     def run(self, sql: str, parameters: Mapping[str, Any]) -> Outcome:
@@ -243,6 +243,14 @@ def _text(sql: str) -> Any:
     from sqlalchemy import text
 
     return text(sql)
+
+
+def _is_autocommit(connection: Any, raw: Any) -> bool:
+    """By an option of the connection, or of the engine, or as a driver that is not known here says itself."""
+    level = connection.get_execution_options().get("isolation_level")
+    if level is None:
+        level = getattr(connection.dialect, "_on_connect_isolation_level", None)
+    return level == "AUTOCOMMIT" or getattr(raw, "autocommit", False) is True
 
 
 def _is_session(connection: Any) -> bool:

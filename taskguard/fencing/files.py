@@ -91,10 +91,13 @@ def _locked(path: Path, wait_up_to: float) -> Iterator[int]:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             if _taken(lock, path):
-                yield lock
+                try:
+                    yield lock
+                finally:
+                    fcntl.flock(lock, fcntl.LOCK_UN)  # a child forked meanwhile has the file open too, and keeps it so
                 return
         finally:
-            os.close(lock)  # and with it the lock
+            os.close(lock)
         if since_boot() + pause >= give_up:
             raise StoreUnavailableError(
                 str(path),

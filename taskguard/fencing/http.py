@@ -16,8 +16,9 @@ STALE = 412
 
 Request = TypeVar("Request")
 
-_PLAIN = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
-"""What may stand in a header as it is, beside letters and digits; the rest is written as %XX."""
+_PLAIN = "!#$&'()*+,-./:;<=>?@[]^_`{|}~"
+"""What may stand in a header as it is, beside letters and digits; the rest is written as %XX, also a space: at the end
+of a header it would be lost."""
 
 
 class FenceAuth:
@@ -40,11 +41,16 @@ class FenceAuth:
             raise ConfigurationError("no body with a fence runs here; give FenceAuth the fence that the request is for")
         fence.check()
         headers: Any = request.headers  # type: ignore[attr-defined]
-        for name, value in fence.headers().items():
-            named = f"{value}:{self._name}" if name == IDEMPOTENCY_KEY and self._name else value
-            headers[name] = quote(named, safe=_PLAIN)
-        headers[RESOURCE] = quote(self._resource or fence.key, safe=_PLAIN)
+        headers.update(fence.headers())
+        if self._name:
+            headers[IDEMPOTENCY_KEY] += header_text(f":{self._name}")
+        headers[RESOURCE] = header_text(self._resource or fence.key)
         return request
+
+
+def header_text(text: str) -> str:
+    """*text* as it can stand in a header: the same for the same text, another for another."""
+    return quote(text, safe=_PLAIN)
 
 
 def raise_if_stale(response: Any, fence: Fence | None = None) -> None:

@@ -184,7 +184,7 @@ class Receiver:
 
 
 class Admission:
-    """A request that was let in; it ends by one of the methods below, called once."""
+    """A request that was let in; it ends by one of the methods below, and then by `leave`."""
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
@@ -200,7 +200,7 @@ class Admission:
     def answer(self, response: Response) -> Response:
         """Keep the response, and say what is to be sent: another one if this request was replaced meanwhile."""
         if response.status >= 500 or response.status in _PASSING:
-            self.fail()
+            self._give_up()
             return response
         return response if self._done(response.encoded()) else self.replaced()
 
@@ -209,29 +209,27 @@ class Admission:
         self._done(None)
 
     def fail(self) -> None:
-        """Nothing was done, as far as the application says: the same request may come again."""
-        work, self.work = self.work, None
-        if work is not None:
-            work.give_up()
-        self._end_turn()
+        """Nothing was done, as far as the application says: the same request may come again, unless it was answered."""
+        self._give_up()
+        self.leave()
 
-    def _done(self, outcome: bytes | None) -> bool:
-        try:
-            # A store that is silent now does not take the answer from the client: its work is done.
-            return self.work is None or self._told(self.work, outcome)
-        finally:
-            self._end_turn()
-
-    def _told(self, work: Work, outcome: bytes | None) -> bool:
-        try:
-            return work.complete("succeeded", outcome)
-        except StoreError:
-            return True
-
-    def _end_turn(self) -> None:
+    def leave(self) -> None:
+        """The application has nothing more to do: the next request may come to the resource."""
         turn, self.turn = self.turn, None
         if turn is not None:
             turn.give_up()
+
+    def _give_up(self) -> None:
+        work, self.work = self.work, None
+        if work is not None:
+            work.give_up()
+
+    def _done(self, outcome: bytes | None) -> bool:
+        work, self.work = self.work, None
+        try:
+            return work is None or work.complete("succeeded", outcome)
+        except StoreError:
+            return True  # a store that is silent now does not take the answer from the client: its work is done
 
     def replaced(self) -> Response:
         """What is answered to a request whose place another one has taken."""

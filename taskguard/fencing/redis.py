@@ -25,6 +25,8 @@ from taskguard.fencing.commands import READS, Command, Writes, as_bytes, parsed
 from taskguard.fencing.slots import beside
 
 WEEK = 7 * 86400.0
+MOST_WORDS = 7000
+"""Of one command: Lua hands over some eight thousand values at most, and would fail in the middle of the script."""
 
 _SOURCE = files(__package__).joinpath("redis.lua").read_text("utf-8")
 _SHA = hashlib.sha1(_SOURCE.encode(), usedforsecurity=False).hexdigest()
@@ -65,7 +67,7 @@ class FencedRedis(Writes):
         return super().__getattr__(name)
 
     def once(self, name: str) -> FencedRedis:
-        """A view of this one, through which a write is made once for the fence's idempotency key and *name*.
+        """A view of this one, through which a write is made once for *name* in all runs of the work, as `fence.once`.
 
         Made again, by whichever run of the work, it writes nothing and has the reply of the first time. The write and
         the memory of it are one step. What is remembered belongs to the resource: two resources are two writes.
@@ -94,13 +96,20 @@ class FencedRedis(Writes):
         if not all(resources):
             raise ConfigurationError("an empty key has no name that a mark could be made of")
         self._check_slots([*resources, *keys])
+        for command in commands:
+            if len(command.words) > MOST_WORDS:
+                raise ConfigurationError(
+                    f"{command.words[0]} with {len(command.words)} words is too long for one step, which takes "
+                    f"{MOST_WORDS}; nothing was written. Make several of it, each with a name of its own for once()"
+                )
         ours = [beside(resource, b"mark") for resource in resources]
-        if self._once:
-            key = self.fence.idempotency_key
+        remembers = bool(self._once and commands)  # a look at the marks is nothing to be remembered
+        if remembers:
+            key = self.fence._effects.key  # not the caller's own, which another task may have been given too
             ours.append(b"%b:%d:%b" % (beside(resources[0], b"once"), len(key), f"{key}:{self._once}".encode()))
         words = [word for command in commands for word in (len(command.words), *command.words)]
         call = os.urandom(9).hex()
-        args = [self.fence.token, len(resources), self._keep, call, int(bool(self._once)), *words]
+        args = [self.fence.token, len(resources), self._keep, call, int(remembers), *words]
         with self._turn:
             outcome, *replies = self._call([*ours, *dict.fromkeys(keys)], args)
         if outcome in (b"stale", "stale"):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BigInteger, Column, Table, select
+from sqlalchemy import BigInteger, Column, Table, func, select
 from sqlalchemy.sql import Update
 
 from taskguard.errors import RowCountError, StaleFenceError, VersionConflictError
+from taskguard.fencing.connections import connected
+from taskguard.fencing.updates import counted
 
 if TYPE_CHECKING:
     from taskguard.fence import Fence
@@ -29,17 +31,19 @@ def fenced_update(fence: Fence, connection: Any, statement: Update, *, column: s
     """Carry out *statement* with `fence = token` where `fence <= token`, for exactly *rows* rows.
 
     *connection* is a Connection or a Session. Raises `StaleFenceError` if one of the rows has seen a higher token,
-    `RowCountError` if there are not so many.
+    `RowCountError` if there are not so many. Several rows need a transaction, so that all are changed or none.
     """
+    if rows != 1:
+        connected(connection).require_transaction()
     table, target = _column(statement, column)
-    guarded = statement.where(target <= fence.token).values({column: fence.token})
+    guarded = statement.where(func.coalesce(target, 0) <= fence.token).values({column: fence.token})
     changed = connection.execute(guarded).rowcount
     if changed == rows:
         return
     found = _values(connection, statement, target)
     if max(found, default=0) > fence.token:
         raise StaleFenceError(fence.key, fence.token, table.name, max(found))
-    raise RowCountError(table.name, rows, changed or len(found))
+    raise RowCountError(table.name, rows, counted(changed, found, rows))
 
 
 def versioned_update(connection: Any, statement: Update, *, version: int, column: str = "version") -> int:
@@ -48,14 +52,14 @@ def versioned_update(connection: Any, statement: Update, *, version: int, column
     Raises `VersionConflictError` if another has changed the row since, `RowCountError` if there is no such row.
     """
     table, target = _column(statement, column)
-    guarded = statement.where(target == version).values({column: version + 1})
+    guarded = statement.where(func.coalesce(target, 0) == version).values({column: version + 1})
     changed = connection.execute(guarded).rowcount
     if changed == 1:
         return version + 1
     found = _values(connection, statement, target)
     if not changed and len(found) == 1 and found[0] != version:
         raise VersionConflictError(table.name, version, found[0])
-    raise RowCountError(table.name, 1, changed or len(found))
+    raise RowCountError(table.name, 1, counted(changed, found, 1))
 
 
 def _column(statement: Update, name: str) -> tuple[Table, Any]:

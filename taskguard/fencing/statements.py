@@ -23,7 +23,8 @@ class Statements(NamedTuple):
     drop_effect: str
 
 
-_PG_NOW = "CAST(extract(epoch FROM now()) AS bigint)"
+# Not now(), which is when the transaction began: one that ran long would be forgotten as soon as it commits.
+_PG_NOW = "CAST(extract(epoch FROM clock_timestamp()) AS bigint)"
 _SQLITE_NOW = "CAST(strftime('%s', 'now') AS INTEGER)"
 _MYSQL_NOW = "UNIX_TIMESTAMP()"
 _DROP = ("DROP TABLE IF EXISTS taskguard_fence", "DROP TABLE IF EXISTS taskguard_once")

@@ -66,9 +66,15 @@ class _Answering:
             status, headers = self._head
             response = Response(int(status[:3]), headers, b"".join(self._said))
         except BaseException:
-            self._admission.fail()
+            try:
+                _close(chunks)
+            finally:
+                self._admission.fail()
             raise
-        return _sent(self._admission.answer(response), self._start_response, status)
+        try:
+            return _sent(self._admission.answer(response), self._start_response, status)
+        finally:
+            self._admission.leave()
 
     def _begin(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], None]:
         if exc_info:
@@ -99,8 +105,11 @@ class _Long:
         # A client that went away is no reason to do the work again: the application had begun to answer.
         if not self._closed:
             self._closed = True
-            _close(self._chunks)
-            self._admission.fail() if self._failed else self._admission.answered()
+            try:
+                _close(self._chunks)
+            finally:
+                self._admission.fail() if self._failed else self._admission.answered()
+                self._admission.leave()
 
 
 def _headers(environ: Environ) -> dict[str, str]:

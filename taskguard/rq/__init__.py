@@ -1,4 +1,4 @@
-"""taskguard for RQ: `@singleton_task`, `GuardedQueue`, `GuardedWorker`. Importing it changes nothing.
+"""taskguard for RQ: `@singleton_task`, `GuardedQueue`, `GuardedWorker` and a cron. Importing it changes nothing.
 
 Names are loaded when they are first used: a work horse imports the module of its job anew for each job.
 """
@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from taskguard.calls import CallInfo
+    from taskguard.rq.cron import GuardedCronScheduler
     from taskguard.rq.job import singleton_task
     from taskguard.rq.queue import GuardedQueue
     from taskguard.rq.worker import GuardedSimpleWorker, GuardedSpawnWorker, GuardedWorker, GuardedWorkerMixin
 
 __all__ = [
     "CallInfo",
+    "GuardedCronScheduler",
     "GuardedQueue",
     "GuardedSimpleWorker",
     "GuardedSpawnWorker",
@@ -22,7 +24,12 @@ __all__ = [
     "singleton_task",
 ]
 
-_HOME = {"CallInfo": "taskguard.calls", "GuardedQueue": "taskguard.rq.queue", "singleton_task": "taskguard.rq.job"}
+_HOME = {
+    "CallInfo": "taskguard.calls",
+    "GuardedCronScheduler": "taskguard.rq.cron",
+    "GuardedQueue": "taskguard.rq.queue",
+    "singleton_task": "taskguard.rq.job",
+}
 
 
 def __getattr__(name: str) -> Any:

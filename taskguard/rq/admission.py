@@ -22,7 +22,7 @@ from taskguard.errors import DuplicateTaskError, KeyArgumentError, PayloadMismat
 from taskguard.places import next_of, place_of
 from taskguard.rq.guarding import JobGuard
 from taskguard.rq.note import Note
-from taskguard.rq.noted import note_of, noted_class
+from taskguard.rq.noted import NotedJob, noted_class
 from taskguard.rq.owner import is_other_run, job_id_of, owner_of, shown
 from taskguard.rq.stored import StoredJob
 from taskguard.rq.twin import Twin
@@ -151,7 +151,7 @@ class Admission:
             payload=self.note.payload,
             replace_queued=replace,
         )
-        return self._guard.ask(claim, patience=PATIENCE)[1]
+        return self._guard.ask(claim, patience=PATIENCE, arguments=self._guarded.arguments(*self._call))[1]
 
     def _compare_payload(self, answer: Held | Completed) -> None:
         mine = self.note.payload if self.note.idempotency_key else ""
@@ -218,20 +218,22 @@ class Admission:
     # -- finished work ---------------------------------------------------------------------------------------------
 
     def _done(self, done: Completed) -> Any:
-        queue, job_id = self._queue, job_id_of(done.owner)
-        job = self._fetch(job_id) if job_id else None
+        queue = self._queue
+        job: Job | None = self._fetch(done.owner)
         ended_so = "finished" if done.how == "succeeded" else "failed"
-        if job is None or job.get_status(refresh=False) != ended_so or is_other_run(note_of(job).run, done.owner):
+        if job is None or job.get_status(refresh=False) != ended_so:
             job = StoredJob.of(done, self._guard.outcomes, queue.connection, queue.serializer)
         return handle(job, CallInfo(self.note.key, shown(done.owner), True, "done", done.at))
 
-    def _fetch(self, job_id: str) -> Job | None:
+    def _fetch(self, owner: str) -> Job | None:
         queue, kind = self._queue, noted_class(self._queue.job_class)
+        if not job_id_of(owner):
+            return None
         try:
-            job: Job = kind.fetch(job_id, connection=queue.connection, serializer=queue.serializer)
+            job: NotedJob = kind.fetch(job_id_of(owner), connection=queue.connection, serializer=queue.serializer)
         except NoSuchJobError:
             return None
-        return job if job.origin == queue.name else None
+        return job if job.origin == queue.name and not is_other_run(job.run_name, owner) else None
 
 
 def handle(job: Any, about: CallInfo) -> Any:

@@ -13,13 +13,16 @@ timeout its heartbeats come too late, and RQ takes the job for abandoned."""
 
 
 class JobClock:
-    def __init__(self) -> None:
+    def __init__(self, *, is_own: bool = True) -> None:
+        self._is_own = is_own
+        """Else the clock that runs is that of another job, whose body has this one run at once."""
         self._stopped: Any = None
 
     def stop(self) -> bool:
         """Whether it stands still now. A clock that is no alarm of the operating system cannot be stopped."""
         if self._stopped is None:
-            penalty = getattr(signal.getsignal(signal.SIGALRM), "__self__", None) if _ALARM else None
+            is_found = _ALARM and self._is_own
+            penalty = getattr(signal.getsignal(signal.SIGALRM), "__self__", None) if is_found else None
             if not isinstance(penalty, BaseDeathPenalty):
                 return False
             penalty.cancel_death_penalty()  # type: ignore[no-untyped-call]
@@ -27,9 +30,10 @@ class JobClock:
         return True
 
     def start(self) -> None:
-        """From the beginning, if it was stopped."""
+        """From the beginning, if it was stopped; and if no other alarm was set meanwhile, as before a shutdown."""
         if self._stopped is not None:
-            self._stopped.setup_death_penalty()
+            if signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
+                self._stopped.setup_death_penalty()
             self._stopped = None
 
 

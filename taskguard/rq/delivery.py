@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, cast
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq.job import Job, JobStatus
 
 from taskguard.clocks import since_boot
 from taskguard.errors import DuplicateTaskError, StoreError
-from taskguard.guard import Guard, new_attempt
+from taskguard.guard import Guard, new_attempt, pauses
 from taskguard.places import next_of, place_of, run_of
 from taskguard.policy import Policy
 from taskguard.rq.clock import JobClock
 from taskguard.rq.guarding import JobGuard
 from taskguard.rq.note import Note
 from taskguard.rq.noted import NotedJob, PutBack, noted
-from taskguard.rq.owner import is_other_run, job_id_of, owner_of, shown
+from taskguard.rq.owner import is_other_run, job_id_of, occurrence_of, owner_of, shown
 from taskguard.rq.twin import Twin, end_queued
 from taskguard.store import Claimant, Ending, Entry, Held
+
+if TYPE_CHECKING:
+    from taskguard.schedule import Note as SlotNote
 
 ATTEMPT = "_taskguard_attempt"
 """On a job that a guarded worker runs: the attempt of this execution, which its parent process knows too."""
@@ -29,14 +36,15 @@ _logger = logging.getLogger("taskguard")
 
 class Delivery:
     def __init__(self, job: Job, guarded: JobGuard) -> None:
-        self.job: NotedJob = noted(job)
-        self.job.is_guarded = True
+        self.job: NotedJob = noted(job).as_guarded()
         self.guarded = guarded
         self.policy: Policy = guarded.policy
         self.guard: Guard = guarded.guard(job.connection, job.serializer)
         self.owner = owner_of(job.id, job.repeats_left, self.note.run)
         self.attempt: str = getattr(job, ATTEMPT, "") or new_attempt()
-        self.clock = JobClock()
+        self.clock = JobClock(is_own=not self.is_sync)
+        self.patience = 0.0
+        """How long a silent Redis is asked, if that is longer than the guard's patience."""
         self._began = since_boot()
         self.was_held = False
         """The store has said that another run has the key, whatever became of it since."""
@@ -49,7 +57,26 @@ class Delivery:
             payload = keys.payload(args, kwargs) if given else self.guarded.likeness(args, kwargs)
             self.change(key=key, payload=payload)
         self.key = self.note.key
+        self.arguments = self.guarded.arguments(args, kwargs)
         self.place = self.note.place or place_of(self.policy, self.key)
+
+    @property
+    def scheduled(self) -> SlotNote | None:
+        """What a scheduled job is for; None for any other."""
+        if self.job.note.slot is None:
+            return None
+        from taskguard.rq.slot import slot_of  # most jobs have none
+
+        return slot_of(self.job)
+
+    def known_by(self) -> tuple[str, str]:
+        """What makes two runs the same work: for others, and for `fence.once`."""
+        given = self.note.idempotency_key
+        by_key = occurrence_of(self.job, self.owner) if self.policy.on_done == "rerun" else self.key
+        if self.scheduled is not None:
+            by_key = self.scheduled.key
+        # Another function may be called with the same key of the caller's: its effects are others.
+        return given or by_key, self.key if given else by_key
 
     # -- what it is ------------------------------------------------------------------------------------------------
 
@@ -85,7 +112,10 @@ class Delivery:
         return self.note.place == next_of(self.key)
 
     def is_this_job(self, owner: str) -> bool:
-        return job_id_of(owner) == self.job.id and not is_other_run(self.note.run, owner)
+        return self.has_id_of(owner) and not is_other_run(self.note.run, owner)
+
+    def has_id_of(self, owner: str) -> bool:
+        return job_id_of(owner) == self.job.id
 
     # -- what RQ says ----------------------------------------------------------------------------------------------
 
@@ -150,7 +180,23 @@ class Delivery:
         """Should RQ run it again, it waits for nobody yet."""
         if self.note.join or self.note.since:
             self.job.note = self.note.as_new()
-            self.job.save_note()
+            self._write(self.job.save_note)
+
+    def note_end(self) -> None:
+        """This enqueueing of the job has come to its end."""
+        self._write(self.job.note_end)
+
+    def _write(self, verb: Callable[[], None]) -> None:
+        """To the queue's own Redis, which may be away for a moment: that is no other end of the job."""
+        give_up = since_boot() + max(self.patience, self.guard.patience)
+        for pause in pauses(longest=1.0):
+            try:
+                verb()
+                return
+            except (RedisConnectionError, RedisTimeoutError):
+                if since_boot() + pause > give_up:
+                    raise
+            time.sleep(pause)
 
 
 def facts_of(held: Held) -> tuple[str, str, str, float, int]:

@@ -20,6 +20,7 @@ from taskguard.errors import ConfigurationError, StoreError
 from taskguard.events import Listener
 from taskguard.fence import current_fence
 from taskguard.guard import Guard
+from taskguard.history import Kept, check_kept
 from taskguard.identity import Identity
 from taskguard.keys import KeyMaker
 from taskguard.places import place_of, run_of
@@ -49,8 +50,11 @@ class Settings:
     """How long a queued entry waits for its worker, on top of the delay, never past the job's `ttl`."""
     on_store_error: Literal["retry", "fail", "run_unguarded"] = "retry"
     listeners: Sequence[Listener] = ()
-    history: bool = True
-    """Whether decisions are kept in the store, for `taskguard explain`, `stats` and `watch`."""
+    history: Kept = True
+    """Whether decisions are kept in the store, for `taskguard explain`, `stats` and `watch`.
+
+    "arguments": with the values of each call.
+    """
 
     def __post_init__(self) -> None:
         if self.on_store_error not in ("retry", "fail", "run_unguarded"):
@@ -62,8 +66,7 @@ class Settings:
             raise ConfigurationError(f"queued_for={value!r} is no duration; write a number of seconds")
         if not isinstance(self.listeners, (list, tuple)):
             raise ConfigurationError("listeners= takes a list of functions; write listeners=[function]")
-        if not isinstance(self.history, bool):
-            raise ConfigurationError(f"history={self.history!r} is neither; write True or False")
+        check_kept("history", self.history)
 
 
 class JobGuard:
@@ -217,6 +220,10 @@ class JobGuard:
         says_all = self.policy.key is None and self.policy.key_space is None
         return "" if says_all else f"{self.name}:{self.keys.likeness(args, kwargs)}"
 
+    def arguments(self, args: Any, kwargs: Any) -> str:
+        """What the history is told of the values of a call: nothing, unless that was asked for."""
+        return self.keys.shown(args, kwargs) if self.settings.history == "arguments" else ""
+
     @property
     def _own_guard(self) -> Guard:
         if self.settings.store is not None:
@@ -242,7 +249,7 @@ def guard_on(connection: Redis, serializer: Any, settings: Settings = Settings()
     All functions of a connection have one guard, so that one thread renews for them.
     """
     found = vars(connection.connection_pool).setdefault(_GUARDS, {})
-    which = (settings.namespace, id(serializer), tuple(settings.listeners), settings.history)
+    which = (settings.namespace, id(serializer), tuple(settings.listeners), bool(settings.history))
     if which not in found:
         found[which] = _make_guard(RedisStore(connection, namespace=settings.namespace), serializer, settings)
     guard: Guard = found[which]
@@ -258,7 +265,7 @@ def warm(connection: Redis, serializer: Any) -> None:
 
 
 def _make_guard(store: Store, serializer: Any, settings: Settings) -> Guard:
-    guard = Guard(store, outcomes=QueueOutcomes(serializer), history=settings.history)
+    guard = Guard(store, outcomes=QueueOutcomes(serializer), history=bool(settings.history))
     for listener in settings.listeners:
         guard.listeners.add(listener)
     return guard

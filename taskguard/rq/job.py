@@ -101,9 +101,9 @@ def _is_of(current: Any, guarded: JobGuard) -> bool:
     """Whether the job that runs here is one of this function; and whether it has not begun already."""
     if getattr(current, BEGUN, False):
         return False
-    if current.instance is None:
-        return bool(current.func_name == guarded.name)
-    return getattr(current.func, "taskguard", None) is guarded  # a method
+    if current.instance is None and current.func_name == guarded.name:
+        return True
+    return getattr(current.func, "taskguard", None) is guarded  # a method, or enqueued by another name
 
 
 def _without_fence(function: Callable[..., Any], name: str) -> inspect.Signature:

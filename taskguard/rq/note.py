@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 IDEMPOTENCY_KEY = "idempotency_key"
+NAMESPACE = "namespace"
+"""In the note of a slot: where its entry is, in the queue's own Redis."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
     """The guard's part of a job."""
 
+    made: str = ""
+    """When the job was made that it belongs to: an id can be given to another job, by a queue that writes no note."""
     run: str = ""
     """Tells apart the calls that were given one job id by their callers."""
     key: str = ""
@@ -32,10 +37,14 @@ class Note:
     """When it first had to wait for another job."""
     floor: int = 0
     """The highest token that a resource refused it with: the next one is higher."""
+    slot: Mapping[str, Any] | None = None
+    """For a scheduled job: the note of its slot; see `slot.py`."""
 
     @classmethod
     def read(cls, text: bytes | str | None) -> Note:
-        return cls(**json.loads(text)) if text else cls()
+        facts = json.loads(text) if text else {}
+        # A worker that cannot read a job ends; while some are upgraded, one may know less than who wrote the note.
+        return cls(**{name: value for name, value in facts.items() if name in cls.__dataclass_fields__})
 
     def written(self) -> str:
         mine = {name: getattr(self, name) for name in self.__dataclass_fields__}

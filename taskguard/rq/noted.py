@@ -10,9 +10,12 @@ import sys
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+import rq.job
 from rq.job import Job, Retry, _job_stack
+from rq.utils import utcformat
 
 from taskguard.rq.guarding import guard_for, guard_of
 from taskguard.rq.note import Note
@@ -39,14 +42,32 @@ class NotedJob(Job):
     """The enqueueing that had ended when the job was read."""
     is_guarded = False
     """A guarded worker reads every job as one of these; it is as RQ made it unless its function is guarded."""
+    is_scheduled_again = False
+    _enqueueing = ""
     _is_prepared = False
     queue_class: Any = None
     """That of the worker, which may guard functions by their names."""
+    is_in_slot = False
+    """For a scheduled job: whether its slot is claimed, and its function may begin."""
 
     def restore(self, raw_data: Any) -> Any:
         super().restore(raw_data)
-        self.note = Note.read(raw_data.get(NOTE.encode()))
-        self.ended = (raw_data.get(ENDED.encode()) or b"").decode()
+        if not self.is_guarded:  # else it is in hand, and its body wants to know what is new
+            self.read_note(raw_data.get(NOTE.encode()), raw_data.get(ENDED.encode()))
+
+    def read_note(self, note: bytes | None, ended: bytes | None) -> None:
+        found = Note.read(note)
+        self.note = found if found.made == self.made else Note()
+        self.ended = (ended or b"").decode()
+
+    def as_guarded(self) -> NotedJob:
+        """In hand: from here on this delivery goes by what is known now, whatever a body does to the job."""
+        self.is_guarded = True
+        self.is_scheduled_again = is_scheduled_again(self)
+        self._enqueueing = ""
+        self._enqueueing = self.enqueueing
+        self.note = self.note.with_(made=self.made, run=self.run_name)
+        return self
 
     def to_dict(self, include_meta: bool = True, include_result: bool = True) -> dict[str, Any]:
         mapping = super().to_dict(include_meta=include_meta, include_result=include_result)
@@ -57,10 +78,16 @@ class NotedJob(Job):
             mapping.pop("enqueued_at", None)
         return mapping
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and self.id == other.id  # RQ's own wants the very same class
+
+    __hash__ = Job.__hash__
+
     def prepare_for_execution(self, worker_name: str, pipeline: Any) -> None:
         super().prepare_for_execution(worker_name, pipeline)
-        pipeline.persist(self.key)
-        self._is_prepared = True
+        if worker_name != "sync" and _is_rqs_own(super().perform):  # a queue that runs at once drops this pipeline
+            pipeline.persist(self.key)
+            self._is_prepared = True
 
     def perform(self) -> Any:
         if not self._is_prepared:
@@ -74,6 +101,10 @@ class NotedJob(Job):
         return self._result
 
     def _execute(self) -> Any:
+        if self.note.slot is not None and not self.is_in_slot:
+            from taskguard.rq.slot import run_in_slot
+
+            return run_in_slot(self, self._execute)
         has_patterns = getattr(self.queue_class, "taskguard_tasks", None)
         guarded = guard_for(self.func, self.queue_class) if has_patterns else None
         if guarded is None or guarded is guard_of(self.func):
@@ -94,7 +125,7 @@ class NotedJob(Job):
 
         A job that was cancelled, deleted or ended while it waited stays so.
         """
-        again = int(is_scheduled_again(self))
+        again = int(self.is_scheduled_again)
         pipeline.eval(_PUT_BACK, 2, self.key, queue.key, self.id, self.note.written(), self.ttl or 0, again)
 
     def save_note(self) -> None:
@@ -113,12 +144,29 @@ class NotedJob(Job):
     def enqueueing(self) -> str:
         """When it was enqueued, in µs; a job that is put back is of the same enqueueing as before."""
         moment: datetime | None = self.enqueued_at
-        return "0" if moment is None else str(round(moment.timestamp() * 1_000_000))
+        return self._enqueueing or ("0" if moment is None else str(round(moment.timestamp() * 1_000_000)))
+
+    @property
+    def made(self) -> str:
+        """When it was made, as its hash has it."""
+        return "".join(filter(str.isdigit, utcformat(self.created_at)))
+
+    @property
+    def run_name(self) -> str:
+        """Tells apart the jobs that were given one id, also by queues that write no note."""
+        return self.note.run if self.note.made else self.made
+
+
+def _is_rqs_own(method: Any) -> bool:
+    """Whether it is as RQ wrote it: a job class of the project's may have another, and tracers wrap it."""
+    function = getattr(method, "__func__", None)
+    return type(function) is FunctionType and function.__code__.co_filename == rq.job.__file__
 
 
 def is_scheduled_again(job: Job) -> bool:
     """Whether rq-scheduler enqueues this id time after time."""
-    return "interval" in job.meta or "cron_string" in job.meta
+    meta = job.meta or {}
+    return "interval" in meta or "cron_string" in meta
 
 
 def noted_class(base: Any) -> Any:
@@ -133,7 +181,7 @@ def _made_of(base: Any) -> Any:
 def with_note(job: Any, note: Note) -> NotedJob:
     """The very same object, with that note."""
     job.__class__ = noted_class(type(job))
-    job.note = note
+    job.note = note.with_(made=job.made)
     return job  # type: ignore[no-any-return]
 
 
@@ -142,8 +190,8 @@ def noted(job: Job) -> NotedJob:
     if isinstance(job, NotedJob):
         return job
     found: Any = job.connection.hmget(job.key, NOTE, ENDED)
-    made = with_note(job, Note.read(found[0]))
-    made.ended = (found[1] or b"").decode()
+    made = with_note(job, Note())
+    made.read_note(*found)
     return made
 
 

@@ -14,8 +14,8 @@ from taskguard.errors import DuplicateTaskError, PayloadMismatchError, WaitTimeo
 from taskguard.guard import pauses
 from taskguard.rq.clock import LONGEST_WAIT
 from taskguard.rq.delivery import Delivery, facts_of, is_queued
-from taskguard.rq.noted import PutBack, is_scheduled_again
-from taskguard.rq.owner import next_owner, occurrence_of, shown
+from taskguard.rq.noted import PutBack
+from taskguard.rq.owner import next_owner, shown
 from taskguard.store import Claim, Completed, Held
 from taskguard.work import Work
 
@@ -26,6 +26,13 @@ OTHER_STORE = 5.0
 """Seconds that a job waits whose caller looks at another store than this worker."""
 
 _logger = logging.getLogger("taskguard")
+
+
+class SlotSkipped(Exception):  # noqa: N818 - no error: another run lasts, and nobody waits for a scheduled job
+    def __init__(self, held: Held | None) -> None:
+        super().__init__(held)
+        self.held = held
+        """Whose run lasts; None if that was said before, and this is a second message."""
 
 
 class Obtaining:
@@ -83,15 +90,17 @@ class Obtaining:
 
     def _begin(self, claim: Claim, tell: bool = True) -> Work | Held | Completed:
         it = self._it
-        by_key = occurrence_of(it.job, it.owner) if it.policy.on_done == "rerun" else it.key
         given = it.note.idempotency_key
+        idempotency_key, effect = it.known_by()
         answer = it.guard.begin(
             claim,
             it.policy,
-            idempotency_key=given or by_key,
-            # Another function may be called with the same key of the caller's: its effects are others.
-            effect_key=it.key if given else by_key,
+            idempotency_key=idempotency_key,
+            effect_key=effect,
+            scheduled_for=it.scheduled.scheduled_for if it.scheduled else None,
+            schedule=it.scheduled.schedule if it.scheduled else "",
             tell=tell,
+            arguments=it.arguments,
             before_too_many=lambda: it.job.note_end(for_good=True),
         )
         if given and not isinstance(answer, Work) and answer.payload and it.note.payload != answer.payload:
@@ -107,7 +116,7 @@ class Obtaining:
 
     def _is_over_by_now(self, done: Completed) -> bool:
         """Whether the end that was found is that of an earlier occurrence of this id; then this is the next one."""
-        it, again = self._it, is_scheduled_again(self._it.job)
+        it, again = self._it, self._it.job.is_scheduled_again
         if done.owner != it.owner or (done.how == "succeeded" and not again):
             return False
         following = next_owner(it.job, it.owner)
@@ -155,6 +164,8 @@ class Obtaining:
         conflict = self._conflict()
         if conflict == "raise" or it.is_sync:
             raise DuplicateTaskError(*facts_of(held))
+        if conflict == "skip" and it.job.note.slot is not None:
+            raise SlotSkipped(held)
         if conflict == "skip":
             it.change(join=held.owner)
         else:
@@ -163,7 +174,9 @@ class Obtaining:
 
     def _patience_with_queued(self, held: Held) -> float:
         twin = self._it.twin(held)
-        if not twin.is_gone and (twin.is_put_off or self._it.is_sync):
+        if twin.is_gone:
+            return self._it.waited + BEHIND  # to find that out took a while, and its place is free now
+        if twin.is_put_off or self._it.is_sync:
             return -1.0  # its time has not come, and it claims anew when it has
         return BEHIND
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from taskguard.rq.noted import ENDED, NotedJob, is_scheduled_again
+from taskguard.rq.noted import ENDED, NotedJob
 
 PREFIX = "rq:"
 """Keys can be shared with Celery, whose owners look the same: only those that start so are jobs of RQ."""
@@ -40,7 +40,7 @@ def shown(owner: str) -> str:
 
 def occurrence_of(job: NotedJob, owner: str) -> str:
     """For what must happen once in each occurrence. A job that failed, and is put back by hand, is the same one."""
-    name = owner if is_scheduled_again(job) else owner.partition(_AFTER)[0]
+    name = owner if job.is_scheduled_again else owner.partition(_AFTER)[0]
     return name.removeprefix(PREFIX)
 
 

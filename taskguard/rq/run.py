@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from redis.exceptions import RedisError
 from rq.job import Job, Retry
 
 from taskguard import interrupt
@@ -26,15 +27,17 @@ from taskguard.errors import (
     StoreUnavailableError,
     TooManyStartsError,
 )
+from taskguard.lone_fence import lone_fence
 from taskguard.rq.answer import NothingToTell, answer
 from taskguard.rq.delivery import Delivery, is_queued
 from taskguard.rq.guarding import BEGUN, JobGuard
-from taskguard.rq.noted import PutBack, is_scheduled_again, noted
+from taskguard.rq.noted import PutBack, noted
 from taskguard.rq.obtaining import Obtaining
-from taskguard.rq.owner import job_id_of, shown
+from taskguard.rq.owner import shown
+from taskguard.rq.settle import settle_for
 from taskguard.store import Completed, Entry
 from taskguard.switch import is_off
-from taskguard.work import Work
+from taskguard.work import Work, effects_of
 
 UNTIL_THE_STORE_IS_BACK = 3600.0
 """A body that has run is not run again because the store is away: its end waits, as long as the job may run."""
@@ -47,8 +50,6 @@ def run(job: Job, guarded: JobGuard, args: Any, kwargs: Any) -> Any:
 
 
 def _run_unguarded(job: Job, guarded: JobGuard, args: Any, kwargs: Any) -> Any:
-    from taskguard.lone_fence import lone_fence
-
     key = guarded.name
     with suppress(TypeError):  # arguments that do not fit: the body says so itself
         key = guarded.keys(args, kwargs)
@@ -58,20 +59,27 @@ def _run_unguarded(job: Job, guarded: JobGuard, args: Any, kwargs: Any) -> Any:
 
 
 class Run:
-    def __init__(self, job: Job, guarded: JobGuard) -> None:
-        self.it = Delivery(job, guarded)
+    def __init__(self, job: Job, guarded: JobGuard, delivery: type[Delivery] = Delivery) -> None:
+        self.it = delivery(job, guarded)
         self.job = self.it.job
         self.guarded = guarded
         self.is_settled = False
 
     def __call__(self, args: Any, kwargs: Any) -> Any:
+        if self.job.note.slot is not None and not self.job.is_in_slot:
+            from taskguard.rq.slot import run_in_slot
+
+            return run_in_slot(self.job, lambda: self(args, kwargs))
         setattr(self.job, BEGUN, True)
+        recorder = self.it.guard.recorder
+        if recorder is not None:
+            recorder.gather = self.it.policy.lease / 2  # by then there is a connection beside RQ's, for the renewal
         try:
             return self._run(args, kwargs)
         finally:
             setattr(self.job, BEGUN, False)
-            if self.it.guard.recorder is not None:
-                self.it.guard.recorder.flush(last=True)  # a horse ends without what Python does at exit
+            if recorder is not None:
+                recorder.flush(last=True)  # a horse ends without what Python does at exit
 
     def _run(self, args: Any, kwargs: Any) -> Any:
         try:
@@ -81,11 +89,17 @@ class Run:
         except TypeError:
             return self.guarded.call(args, kwargs)  # arguments that do not fit: the body says so itself
         try:
-            found = Obtaining(self.it)()
+            found = self._obtain()
         except StoreError as error:
             return self._without_store(error, args, kwargs)
         except (TooManyStartsError, DuplicateTaskError, PayloadMismatchError):
             self.it.free_place()
+            raise
+        except BaseException as error:
+            # Its time is over, say. Whether the key was granted is not known; by the attempt it is let go.
+            if interrupt.came_by_signal(error):
+                with suppress(StoreError, RedisError):
+                    self._let_go(error)
             raise
         if isinstance(found, PutBack):
             return found
@@ -93,11 +107,17 @@ class Run:
             return answer(self.it, found)
         return self._work(found, args, kwargs)
 
+    def _obtain(self) -> Work | Completed | PutBack:
+        return Obtaining(self.it)()
+
+    def _let_go(self, error: BaseException) -> None:
+        settle_for(self.job, self.guarded, self.it.attempt, error=error)
+
     # -- the body --------------------------------------------------------------------------------------------------
 
     def _work(self, work: Work, args: Any, kwargs: Any) -> Any:
         if self.guarded.settings.on_store_error == "retry":
-            work.patience = UNTIL_THE_STORE_IS_BACK
+            work.patience = self.it.patience = UNTIL_THE_STORE_IS_BACK
         try:
             back = self._take_place(work)
             return self._body(work, args, kwargs) if back is None else back
@@ -124,6 +144,10 @@ class Run:
                     return self.it.put_back(None, str(error) if floor else "it lost its lease")
                 work.release_quietly()
                 return self._lost(work)
+            if self._is_loss_of_slot(error):
+                self.is_settled = True
+                work.release_quietly()  # it has not failed, and may come again
+                raise
             self.it.forget_waiting()
             failure = error
             if not self._settled(lambda: self._fail(work, failure)):
@@ -131,8 +155,8 @@ class Run:
             raise
         if isinstance(value, Retry):
             return self._retry(work, value)
-        if is_scheduled_again(self.job):
-            self.job.note_end()
+        if self.job.is_scheduled_again:
+            self.it.note_end()
         if not self._settled(lambda: self._succeed(work, value)):
             return self._lost(work)
         return value
@@ -140,7 +164,7 @@ class Run:
     def _fail(self, work: Work, error: BaseException) -> bool:
         if self.job.should_retry:
             return self._requeue(work, self.job.get_retry_interval())
-        self.job.note_end()
+        self.it.note_end()
         accepted = work.fail(error)
         if accepted:
             self.it.free_place()
@@ -158,7 +182,7 @@ class Run:
         if count and count >= retry.max:
             words = f"it wants more than {retry.max} retries"
             error = EarlierFailureError(self.it.key, shown(self.it.owner), words)
-            self.job.note_end()
+            self.it.note_end()
             accepted = self._settled(lambda: work.fail(error))
             self.it.free_place()
         else:
@@ -231,6 +255,10 @@ class Run:
             raise NothingToTell(f"{self.it.key}: the lease with token {work.lease.token} is over")
         raise LeaseLostError(self.it.key, work.lease.token)
 
+    def _is_loss_of_slot(self, error: BaseException) -> bool:
+        """Whether a scheduled job has lost the claim of its slot, which is around that of its function."""
+        return isinstance(error, LeaseLostError) and error.key == (self.job.note.slot or {}).get("run")
+
     def _is_left_to_us(self) -> bool:
         """Whether nobody else will end this job: it was another one that took the key, or somebody's hand."""
         if not self.it.has_job():
@@ -240,7 +268,7 @@ class Run:
         except StoreError:
             return True  # RQ has given it to nobody else, and the next delivery asks
         is_held = entry is not None and entry.state in ("queued", "running") and entry.remaining > 0
-        return not (is_held and entry is not None and job_id_of(entry.owner) == self.job.id)
+        return not (is_held and entry is not None and self.it.has_id_of(entry.owner))
 
     # -- the store is away -----------------------------------------------------------------------------------------
 
@@ -249,7 +277,13 @@ class Run:
         if what == "run_unguarded" and not it.was_held:
             _logger.warning("%s[%s] runs unguarded: %s", self.guarded.name, self.job.id, error)
             it.clock.start()
-            return self.guarded.call(args, kwargs)
+            idempotency_key, effect = it.known_by()
+            effects = effects_of(it.policy, it.owner, idempotency_key, effect)
+            with lone_fence(it.name, it.owner, idempotency_key, effects) as fence:
+                if it.scheduled is not None:
+                    fence.scheduled_for, fence.schedule = it.scheduled.scheduled_for, it.scheduled.schedule
+                value = self.guarded.call(args, kwargs)
+                return _awaited(value) if inspect.iscoroutine(value) else value
         passing = isinstance(error, StoreUnavailableError)
         if (what == "fail" and not it.was_held) or it.is_sync or not passing:
             raise error

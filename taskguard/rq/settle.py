@@ -16,15 +16,18 @@ class HorseLostError(Exception):
     """The process that ran the job is gone."""
 
 
-def settle_for(job: Job, guarded: JobGuard, attempt: str, *, is_stopped: bool) -> bool:
+def settle_for(
+    job: Job, guarded: JobGuard, attempt: str, *, is_stopped: bool = False, error: BaseException | None = None
+) -> bool:
     """Requeue its entry if RQ will run it again; else free the key. Whether the job is not this worker's to fail.
 
     It is not if another worker runs this very job, or if it has ended. Without an attempt the job never started: only
-    its place in the queue is freed.
+    its place in the queue is freed. With an *error* no process has died: that is how the job ended before its body
+    began, and no start of it.
     """
     if not attempt and job.get_status(refresh=False) in (JobStatus.FINISHED, JobStatus.FAILED):
         return True  # a leftover copy of it
-    lost = _Lost(job, guarded, attempt, is_stopped)
+    lost = _Lost(job, guarded, attempt, is_stopped, error)
     if attempt and any(lost.settle(owner) for owner in lost.names):
         return False
     if attempt and lost.is_run_elsewhere():
@@ -34,19 +37,22 @@ def settle_for(job: Job, guarded: JobGuard, attempt: str, *, is_stopped: bool) -
 
 
 class _Lost:
-    def __init__(self, job: Job, guarded: JobGuard, attempt: str, is_stopped: bool) -> None:
-        self._job = job = noted(job)
+    def __init__(
+        self, job: Job, guarded: JobGuard, attempt: str, is_stopped: bool, error: BaseException | None
+    ) -> None:
+        self._job = job = noted(job).as_guarded()
         self._guarded = guarded
         self._policy = guarded.policy
         self._guard = guarded.guard(job.connection, job.serializer)
         self._attempt = attempt
         self._is_retried = job.should_retry and not is_stopped
+        self._is_start = error is None
         words = "it was stopped" if is_stopped else "the process that ran it is gone"
-        self._words = f"{words}; settled by its worker"
+        self._words = f"{words}; settled by its worker" if error is None else f"before its body began: {error}"
         self._ending = Ending(
             how="revoked" if is_stopped else "failed",
             keep_for=self._policy.keep,
-            outcome=self._guard.outcomes.encode_error(HorseLostError(words)),
+            outcome=self._guard.outcomes.encode_error(error or HorseLostError(words)),
         )
         note, given = job.note, job.note.idempotency_key
         args = job.args if job.instance is None else (job.instance, *job.args)
@@ -84,7 +90,7 @@ class _Lost:
 
     def _requeue(self, claimant: Claimant) -> bool:
         seconds = self._guarded.settings.queued_for + self._job.get_retry_interval()
-        done = self._guard.store.requeue(claimant, seconds, copy_for=seconds, keep_starts=True)
+        done = self._guard.store.requeue(claimant, seconds, copy_for=seconds, keep_starts=self._is_start)
         if done:
             self._guard.tell("requeued", claimant, detail=self._words)
         return done

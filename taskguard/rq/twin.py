@@ -14,7 +14,7 @@ from rq.job import Job, JobStatus
 
 from taskguard.guard import Guard
 from taskguard.policy import Policy
-from taskguard.rq.noted import note_of, noted_class
+from taskguard.rq.noted import NotedJob, noted_class
 from taskguard.rq.owner import is_other_run, job_id_of
 from taskguard.store import Claimant, Ending, Entry, Held, How, Lease
 
@@ -42,11 +42,11 @@ class Twin:
         if not job_id:
             return None
         try:
-            job: Job = self._job_class.fetch(job_id, connection=self._connection, serializer=self._serializer)
+            job: NotedJob = self._job_class.fetch(job_id, connection=self._connection, serializer=self._serializer)
         except NoSuchJobError:
             return None
         # The record of an earlier call with this id says nothing about this one, which is still on its way.
-        return None if is_other_run(note_of(job).run, self.held.owner) and job_id == self.id else job
+        return None if is_other_run(job.run_name, self.held.owner) and job_id == self.id else job
 
     @property
     def is_gone(self) -> bool:

@@ -28,6 +28,7 @@ from taskguard.rq.guarding import guard_for, warm
 from taskguard.rq.noted import NotedJob, PutBack, is_scheduled_again, noted, noted_class
 from taskguard.rq.run import Run  # noqa: F401 - nor this
 from taskguard.rq.settle import settle_for
+from taskguard.rq.slot import put_back_if_stuck, settle_slot, slot_of
 from taskguard.switch import is_off
 
 SETTLE_WITHIN = 60
@@ -85,7 +86,8 @@ class GuardedWorkerMixin(BaseWorker):
         error = sys.exc_info()[1]
         if isinstance(error, NothingToTell):
             raise error
-        if noted(job).is_guarded and job.success_callback is None and job.failure_callback is None:
+        # By their names: one that cannot be imported is a failure of the job, and told where RQ calls it.
+        if noted(job).is_guarded and not job._success_callback_name and not job._failure_callback_name:
             job.ended_at = job.last_heartbeat = now()  # written in a moment, with the end of the job
         else:
             super().handle_execution_ended(job, queue, heartbeat_ttl)
@@ -108,9 +110,15 @@ class GuardedWorkerMixin(BaseWorker):
             attempt = execution.id if execution is not None and execution.job_id == job.id else ""
             is_stopped = self._stopped_job_id == job.id
 
+            if not attempt and put_back_if_stuck(job, queue):
+                return
+
             def settle() -> bool:
+                is_elsewhere = settle_slot(job, attempt, is_stopped=is_stopped)
                 guarded = guard_for(job.func, queue)
-                return guarded is not None and settle_for(job, guarded, attempt, is_stopped=is_stopped)
+                if guarded is None:
+                    return is_elsewhere
+                return settle_for(job, guarded, attempt, is_stopped=is_stopped) or is_elsewhere
 
             if _in_a_child(settle):
                 gone = "its horse is gone, and another worker has the job"
@@ -171,7 +179,7 @@ def _is_leftover(job: Job, queue: Queue) -> bool:
     if is_scheduled_again(job) and isinstance(job, NotedJob) and job.ended != job.enqueueing:
         return False
     try:
-        return guard_for(job.func, queue) is not None
+        return slot_of(job) is not None or guard_for(job.func, queue) is not None
     except Exception:
         return False  # it cannot be found, or read: RQ says so
 

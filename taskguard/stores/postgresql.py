@@ -185,6 +185,17 @@ class PostgresStore(Forked):
         [row] = self._ask("SELECT current_setting(%(name)s) AS value", {"name": name})
         return str(row.value)
 
+    def standbys(self) -> int:
+        """How many servers follow this one: for whoever looks after it."""
+        # A role that may not see more of them is still told that they are there. What reads the log alone, for an
+        # archive or a backup, is nothing to fail over to.
+        [row] = self._ask(
+            "SELECT count(*) AS number FROM pg_stat_replication"
+            " WHERE coalesce(application_name, '') NOT IN ('pg_receivewal', 'pg_basebackup')",
+            {},
+        )
+        return int(row.number)
+
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def _who(self, claimant: Claimant) -> dict[str, Any]:

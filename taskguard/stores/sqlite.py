@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -49,6 +50,8 @@ CREATE TABLE IF NOT EXISTS taskguard_receipt (
 CREATE INDEX IF NOT EXISTS taskguard_entry_gone ON taskguard_entry (gone_at);
 CREATE INDEX IF NOT EXISTS taskguard_receipt_gone ON taskguard_receipt (until);
 """
+# Every table and index by its name: a file of an older version may lack some.
+_MADE = frozenset(re.findall(r"NOT EXISTS (\w+)", _SCHEMA + histories.SCHEMA))
 _ENTRY = (
     "state, owner, attempt, token, since, until, keep, starts, took_over, payload, "
     "copy, copies, copy_until, held_until, requeued_by, deaths, how, outcome"
@@ -347,7 +350,10 @@ class SQLiteStore(Forked):
                     raise
                 time.sleep(0.005)
         connection.execute("PRAGMA synchronous=FULL")
-        connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}{histories.SCHEMA}COMMIT;")
+        # Looked for first: what is there already needs no turn among those who write.
+        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        if not there.issuperset(_MADE):
+            connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}{histories.SCHEMA}COMMIT;")
 
     def before_fork(self) -> None:
         # A child that inherits an open file inherits SQLite's belief in locks that only its parent has.

@@ -91,13 +91,15 @@ def test_a_duration_that_is_none_is_a_wrong_use(guard: Guard, run: Run):
 
 
 def test_a_key_cannot_write_to_the_terminal_as_it_likes(guard: Guard, run: Run):
-    held(guard, "evil\x1b[2J[bold]key")
+    key = "evil\x1b]0;title\x07\x1b[2J\n[bold]key"
+    held(guard, key)
     told(guard)
 
-    for command in (("ls",), ("explain", "evil\x1b[2J[bold]key"), ("watch", "--for", "0"), ("stats",)):
-        shown = run(*command).stdout
-        assert "\x1b" not in shown
-        assert r"evil\x1b[2J[bold]key" in shown
+    commands = (("ls",), ("show", key), ("explain", key), ("watch", "--for", "0"), ("stats",), ("release", key))
+    for command in (*commands, ("release", key, "--yes"), ("show", f"no {key}")):
+        shown = run(*command).output
+        assert "\x1b" not in shown and "\x07" not in shown
+        assert r"evil\x1b]0;title\x07\x1b[2J" in shown
 
 
 # -- show --------------------------------------------------------------------------------------------------------
@@ -225,6 +227,16 @@ def test_release_never_frees_a_successor(guard: Guard, run: Run, monkeypatch: py
 def test_release_of_what_nobody_holds_is_exit_code_1(guard: Guard, run: Run):
     assert run("release", KEY, "--yes").exit_code == 1
     assert answer(run("release", KEY, "--yes", "--json"), code=1) == {"released": []}
+
+
+def test_release_by_somebody_who_has_no_name(guard: Guard, run: Run, monkeypatch: pytest.MonkeyPatch):
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 4711")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    held(guard)
+
+    assert run("release", KEY, "--yes").exit_code == 0
 
 
 def test_release_in_json(guard: Guard, run: Run):

@@ -8,12 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from taskguard import ConfigurationError, Guard, open_store
+from taskguard import ConfigurationError, Guard, StoreError, open_store
 from taskguard.history import History, Line, decisions, history_of
 from taskguard.store import Store
 from taskguard.stores.histories import redis, sqlite
@@ -227,6 +228,18 @@ def test_many_decisions_at_once_are_told_at_once(monkeypatch: pytest.MonkeyPatch
         guard.run(f"key-{number}", int, keep_for=60)
 
     wait_until(lambda: len(kinds(guard.store)) == 10)
+
+
+def test_a_key_that_the_store_cannot_have_keeps_no_other_from_being_told(store: Store):
+    guard = Guard(store, patience=0)
+    with suppress(StoreError), guard.hold("with \0"):  # which PostgreSQL refuses
+        pass
+    guard.run("key", int, keep_for=60)
+    assert guard.recorder is not None
+    guard.recorder.flush()
+
+    assert kinds(store, "key") == ["claimed", "completed"]
+    assert kinds(store, "with ")
 
 
 def test_a_line_that_is_not_ours_is_left_out(store: Store):

@@ -28,3 +28,14 @@ def test_the_version_is_the_package_s() -> None:
     import taskguard as package
 
     assert package.__version__ in taskguard("--version").stdout
+
+
+def test_a_package_that_celery_does_not_bring_is_asked_for() -> None:
+    hidden = (
+        "import sys; sys.modules['rich'] = None; sys.argv = ['taskguard', 'ls']; import taskguard.cli as c; c.main()"
+    )
+    answer = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, check=False, timeout=60)
+
+    assert answer.returncode == 1
+    assert answer.stderr.strip().endswith("pip install 'celery-taskguard[cli]'")
+    assert "Traceback" not in answer.stderr

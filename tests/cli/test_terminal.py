@@ -8,13 +8,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from taskguard import Guard
+from taskguard.cli.holders import Holders
 from tests.cli.conftest import Run
 from tests.cli.terminal import Terminal
 from tests.servers import RedisServer, require
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -55,6 +59,19 @@ def test_watch_shows_who_holds_what_until_it_is_told_to_end(url: str):
         terminal.type("\x03")
 
         assert terminal.end() == 0
+
+
+def test_watch_finds_a_holder_among_many_that_are_done(url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("taskguard.cli.holders.AT_ONCE", 10)
+    guard = Guard(url, history=False)
+    for number in range(40):
+        guard.run(f"done-{number}", lambda: None, keep_for=60)
+    holders = Holders(guard.store, "*")
+    with guard.hold("z-held"):
+        assert not holders.oldest(5) and not holders.is_whole  # it has not come so far, and says so
+        assert [entry.key for entry in holders.oldest(5, ["z-held"])] == ["z-held"]
+        wait_until(lambda: [entry.key for entry in holders.oldest(5)] == ["z-held"] and holders.is_whole)
+    assert not holders.oldest(5)
 
 
 def test_a_narrow_terminal_shows_the_whole_key(url: str):
@@ -118,6 +135,33 @@ def test_an_app_that_is_not_there_is_a_wrong_use(run: Run):
 
     assert result.exit_code == 2
     assert "no_such_module" in result.output
+
+
+@pytest.mark.parametrize("text", ["raise RuntimeError('no')", "def (:", "app = 3"])
+def test_an_app_that_cannot_be_loaded_is_a_wrong_use(run: Run, tmp_path: Path, monkeypatch: Any, text: str):
+    name = f"broken_{uuid4().hex[:8]}"
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    for spelling in (name, ":", "..."):
+        result = run("ls", "-A", spelling)
+        assert (result.exit_code, isinstance(result.exception, SystemExit)) == (2, True)
+        assert f"there is no Celery app {spelling}: " in result.output
+
+
+def test_the_store_of_an_app_that_is_named_is_its_own(run: Run, tmp_path: Path, monkeypatch: Any):
+    name = f"named_{uuid4().hex[:8]}"
+    url = f"sqlite:///{tmp_path / 'of-the-app.db'}"
+    (tmp_path / f"{name}.py").write_text(
+        f"from celery import Celery\napp = Celery('named', broker='memory://')\n"
+        f"app.conf.update(taskguard_store={url!r}, taskguard_namespace='its-own')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("TASKGUARD_STORE", "memory://")
+    monkeypatch.setenv("TASKGUARD_NAMESPACE", "another")
+    with Guard(url, namespace="its-own").hold("key"):
+        assert "key" in run("ls", "-A", name).output
+        assert "key" not in run("ls", "-A", name, "--store", "memory://").output
 
 
 def test_every_command_helps_and_speaks_json(run: Run):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from taskguard import open_store
@@ -52,12 +55,14 @@ def test_tg102_a_store_that_keeps_nothing_on_disk(make_redis: Any, look: Examine
     assert [(finding.id, finding.level) for [finding] in found.values()] == [("TG102", "error")]
 
 
-def test_tg102_a_database_that_does_not_wait_for_the_disk(look: Examine):
-    server = require(PostgresServer, durable=False)
-    try:
-        assert [*look(server.url)] == ["TG102"]
-    finally:
-        server.close()
+@pytest.fixture(scope="module")
+def careless_database() -> Iterator[PostgresServer]:
+    with closing(require(PostgresServer, durable=False)) as server:
+        yield server
+
+
+def test_tg102_a_database_that_does_not_wait_for_the_disk(careless_database: PostgresServer, look: Examine):
+    assert [*look(careless_database.url)] == ["TG102"]
 
 
 def test_tg103_a_store_that_keeps_snapshots_only(make_redis: Any, look: Examine):
@@ -86,6 +91,34 @@ def test_tg104_replicas_that_need_not_have_a_write(make_redis: Any, look: Examin
     assert look(primary.url) == {}
 
 
+class Standby(PostgresServer):
+    """Follows *primary*, as it is set up by the manual."""
+
+    def __init__(self, primary: PostgresServer) -> None:
+        super().__init__()
+        self._primary = primary
+
+    def prepare(self) -> None:
+        copy, options = str(self.binary.with_name("pg_basebackup")), ["-R", "-X", "stream", "-c", "fast", "--no-sync"]
+        self.run([copy, "-D", str(self.data), *options, "-d", self._primary.url])
+
+
+def test_tg104_a_database_whose_standby_need_not_have_a_write(careless_database: PostgresServer, look: Examine):
+    url = careless_database.url
+    with closing(require(Standby, careless_database)), psycopg.connect(url, autocommit=True) as admin:
+        wait_until(lambda: admin.execute("SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'").fetchone())
+        admin.execute("CREATE ROLE app LOGIN")
+        admin.execute("GRANT CREATE ON DATABASE taskguard TO app")
+        with_less_rights = url.replace("://taskguard@", "://app@") + "?schema=of_app"
+        assert [*look(with_less_rights)] == ["TG102", "TG104"]
+
+        for names, found in (("*", ["TG102"]), ("", ["TG102", "TG104"])):
+            admin.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
+            admin.execute("SELECT pg_reload_conf()")
+            wait_until(lambda names=names: admin.execute("SHOW synchronous_standby_names").fetchone() == (names,))
+            assert [*look(url)] == found
+
+
 @pytest.mark.parametrize("ahead", [-3600.0, 30.0])
 def test_tg105_a_clock_that_differs(make_redis: Any, look: Examine, ahead: float, monkeypatch: pytest.MonkeyPatch):
     url = make_redis().url
@@ -98,6 +131,13 @@ def test_tg105_a_clock_that_differs(make_redis: Any, look: Examine, ahead: float
 
 def test_tg106_a_store_in_the_memory_of_one_process(look: Examine):
     assert [*look("memory://")] == ["TG106"]
+
+
+def test_tg107_guarding_is_switched_off(look: Examine, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TASKGUARD_OFF", "1")
+    [finding] = look("memory://")["TG107"]
+
+    assert finding.level == "error"
 
 
 # -- the app -----------------------------------------------------------------------------------------------------
@@ -120,6 +160,37 @@ def test_a_sound_app_has_no_finding(make_app: Any, look_at: Examine):
 
 def test_tg106_a_memory_store_under_workers(make_app: Any, look_at: Examine):
     assert "TG106" in look_at(make_app(taskguard_store="memory://"))
+
+
+@pytest.mark.parametrize(
+    ("broker", "found"), [("amqp://elsewhere", ["TG108"]), ("amqp://localhost", []), ("memory://", [])]
+)
+def test_tg108_a_file_and_a_broker_elsewhere(make_app: Any, look_at: Examine, tmp_path: Path, broker: str, found: Any):
+    assert [*look_at(make_app(broker_url=broker, taskguard_store=f"sqlite:///{tmp_path / 'file.db'}"))] == found
+
+
+def test_tg210_a_job_that_is_longer_than_rabbitmq_waits(make_app: Any, look_at: Examine):
+    app = make_app(broker_url="amqp://")
+
+    @singleton_task(app, shared=False, name="long", time_limit=7200)
+    def long() -> None: ...
+
+    @singleton_task(app, shared=False, name="short", time_limit=600)
+    def short() -> None: ...
+
+    found = look_at(app)
+    assert [(finding.about, finding.level) for finding in found.pop("TG210")] == [("long", "warning")]
+    assert found == {}
+
+
+def test_tg201_a_job_on_sqs_whose_messages_come_back_after_half_an_hour(make_app: Any, look_at: Examine):
+    app = make_app(broker_url="sqs://")
+
+    @singleton_task(app, shared=False, name="long", time_limit=2700)
+    def long() -> None: ...
+
+    [finding] = look_at(app)["TG201"]
+    assert "1800 s" in finding.problem
 
 
 def test_tg201_a_time_limit_longer_than_the_visibility_timeout(make_app: Any, look_at: Examine):
@@ -189,7 +260,7 @@ def test_tg204_an_end_that_is_forgotten_too_soon(make_app: Any, look_at: Examine
 def test_no_finding_about_visibility_where_the_broker_has_none(make_app: Any, look_at: Examine):
     app = make_app(broker_url="amqp://", taskguard_queued_for=1800)
 
-    @singleton_task(app, shared=False, name="forgets", keep_for=60, time_limit=7200)
+    @singleton_task(app, shared=False, name="forgets", keep_for=60, time_limit=1200)
     def forgets() -> None: ...
 
     assert look_at(app) == {}

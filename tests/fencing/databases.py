@@ -185,8 +185,8 @@ def prepare(url: str) -> None:
         "CREATE TABLE IF NOT EXISTS account "
         "(id VARCHAR(9) PRIMARY KEY, cents BIGINT NOT NULL, fence BIGINT NOT NULL, version BIGINT NOT NULL)"
     )
-    client.execute("CREATE TABLE IF NOT EXISTS entry (id VARCHAR(40) NOT NULL, cents BIGINT NOT NULL)")
-    for table in ("account", "entry", "taskguard_fence", "taskguard_once"):
+    client.execute("CREATE TABLE IF NOT EXISTS booking (id VARCHAR(40) NOT NULL, cents BIGINT NOT NULL)")
+    for table in ("account", "booking", "taskguard_fence", "taskguard_once"):
         client.execute(f"DELETE FROM {table}")
     client.execute("INSERT INTO account VALUES ('one', 1000, 0, 0), ('two', 0, 0, 0)")
     client.connection.commit()

@@ -38,9 +38,9 @@ def move(fence: Fence, url: str, boundary: Callable[[str], Any]) -> int:
                 boundary("after one was debited")
                 client.execute("UPDATE account SET cents = cents + ? WHERE id = 'two'", CENTS)
                 boundary("after two was credited")
-                client.execute("INSERT INTO entry VALUES ('one', ?)", -CENTS)
+                client.execute("INSERT INTO booking VALUES ('one', ?)", -CENTS)
                 boundary("after the entry of one")
-                client.execute("INSERT INTO entry VALUES ('two', ?)", CENTS)
+                client.execute("INSERT INTO booking VALUES ('two', ?)", CENTS)
                 boundary("after the entry of two")
         boundary("after the commit")
     finally:
@@ -81,7 +81,7 @@ def books(client: Client) -> dict[str, Any]:
     with client.transaction():
         return {
             "accounts": dict(client.execute("SELECT id, cents FROM account")),
-            "entries": sorted(client.execute("SELECT id, cents FROM entry")),
+            "entries": sorted(client.execute("SELECT id, cents FROM booking")),
             "effects": int(client.execute("SELECT count(*) FROM taskguard_once")[0][0]),
         }
 

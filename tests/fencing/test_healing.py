@@ -75,7 +75,7 @@ def test_a_mark_that_is_no_token_cannot_be_healed_and_says_so(plain: Client, gua
         with plain.transaction() as tx:
             fence.protect(tx)
 
-    with pytest.raises(StaleFenceError):
+    with pytest.raises(StaleFenceError, match="set it to 0"):
         guard.run("key", work, keep_for=60)
 
 

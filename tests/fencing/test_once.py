@@ -77,6 +77,16 @@ class TestHowLong:
         with plain.transaction() as tx:
             assert not once(Effects("key", "job 3", 3600), tx, None)
 
+    def test_it_counts_from_the_effect_and_not_from_the_beginning_of_its_transaction(
+        self, url_of: Any, open_client: Any
+    ):
+        """One that ran for longer than `keep_for` would be forgotten when it commits."""
+        client = open_client(url_of("postgresql"))
+        with client.transaction() as tx:
+            client.execute("SELECT pg_sleep(1.1)")
+            once(Effects("key", "job 1", 3600), tx, None)
+            assert client.execute("SELECT made_at > extract(epoch FROM now()) + 0.55 FROM taskguard_once") == [(True,)]
+
     def test_the_same_job_s_is_not(self, plain: Client):
         with plain.transaction() as tx:
             once(Effects("key", "job 1", 3600), tx, None)

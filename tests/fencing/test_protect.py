@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -160,6 +161,22 @@ class TestAutocommit:
         with engine.connect() as connection, pytest.raises(StaleFenceError):
             protect(fence_of(6), connection, None)
         engine.dispose()
+
+    def test_sqlalchemy_with_a_driver_that_is_not_known(self, url_of: Any):
+        """Its whole engine commits each statement, and its connection is a wrapper around an asynchronous one."""
+        from sqlalchemy.ext.asyncio import create_async_engine
+
+        url = f"postgresql+psycopg:{url_of('postgresql').partition(':')[2]}"
+
+        async def protected(**options: Any) -> None:
+            engine = create_async_engine(url, **options)
+            async with engine.begin() as connection:
+                await connection.run_sync(lambda tx: protect(fence_of(7), tx, None))
+            await engine.dispose()
+
+        asyncio.run(protected())
+        with pytest.raises(ConfigurationError, match="commits each statement by itself"):
+            asyncio.run(protected(isolation_level="AUTOCOMMIT"))
 
     def test_sqlalchemy_1_4_without_begin(self, url_of: Any):
         import sqlalchemy

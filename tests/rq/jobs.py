@@ -8,8 +8,8 @@ import time
 from datetime import date
 from typing import Any
 
-from rq import get_current_job
-from rq.job import Retry
+from rq import Queue, get_current_job
+from rq.job import Job, Retry
 
 from taskguard import Fence
 from taskguard.rq import singleton_task
@@ -55,6 +55,12 @@ def _do(then: str, key: str, value: Any) -> Any:
         if not bodies.noted("died", job_id=job.id):
             bodies.note("died")
             os.kill(os.getpid(), signal.SIGKILL)
+    if then == "take the meta away":
+        job.meta = None  # type: ignore[assignment]
+    if then == "enqueue itself once and refresh" and not bodies.noted("enqueued", job_id=job.id):
+        bodies.note("enqueued")
+        Queue(job.origin, connection=job.connection).enqueue_job(Job.fetch(job.id, job.connection))
+        job.refresh()
     if then == "sleep two seconds":
         time.sleep(2)
     if then == "sleep":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -18,7 +19,7 @@ import redis
 from rq import Worker
 from rq.job import Job
 
-from taskguard.rq import GuardedQueue
+from taskguard.rq import GuardedQueue, GuardedSimpleWorker
 from taskguard.rq.note import Note
 from taskguard.rq.noted import NOTE
 from tests import hatchery
@@ -27,9 +28,12 @@ from tests.rq import jobs
 from tests.rq.bodies import DIRECTORY, gate_path, ledger_path
 from tests.waiting import wait_until
 
+ENTRIES = "TASKGUARD_TEST_ENTRIES"
+"""The environment variable that tells a cron what to run."""
 ROOT = Path(__file__).parents[2]
 OURS = "taskguard.rq.GuardedWorker"
 PLAIN = "rq.Worker"
+CONFIG = "tests.rq.cron_config"
 
 both_workers = pytest.mark.parametrize("kind", [OURS, PLAIN])
 mostly_ours = pytest.mark.parametrize("kind", [OURS, pytest.param(PLAIN, marks=pytest.mark.faults)])
@@ -70,7 +74,8 @@ class WorkerProcess:
 
     def pause(self) -> None:
         for process in [psutil.Process(self.pid), *self._family()]:
-            process.suspend()
+            with suppress(psutil.NoSuchProcess):  # a horse that has just ended
+                process.suspend()
 
     def resume(self) -> None:
         for process in [psutil.Process(self.pid), *self._family()]:
@@ -141,11 +146,34 @@ class Scene:
             worker.wait_for_log("Listening on" if "--quiet" in options else "subscribing to channel")
         return worker
 
+    def start_cron(
+        self, entries: Sequence[dict[str, Any]], *line: str, environment: dict[str, str] | None = None
+    ) -> WorkerProcess:
+        """One process of the cron, ours unless *line* says another; it runs the entries on this test's queue."""
+        program = line or ("taskguard.cli", "rq-cron", "-u", self.url, "--republish-after", "1", CONFIG)
+        told = [{"queue_name": self.queue.name, **entry} for entry in entries]
+        cron = WorkerProcess(
+            [sys.executable, "-m", *program],
+            self.directory / f"cron{len(self.workers)}.log",
+            {DIRECTORY: str(self.directory), "PYTHONUNBUFFERED": "1", ENTRIES: json.dumps(told), **(environment or {})},
+        )
+        self.workers.append(cron)
+        return cron
+
     def burst(self, kind: str = OURS, *options: str) -> WorkerProcess:
         """A worker that does what there is to do, and ends."""
         worker = self.start_worker(kind, "--burst", *options, wait=False)
         worker.wait(60)
         return worker
+
+    def work(self, kind: type[Any] = GuardedSimpleWorker, **options: Any) -> None:
+        """Do what there is to do, in this very process: where it matters what is done, and not by whom."""
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            kind([self.queue.name], connection=self.connection, **options).work(burst=True, logging_level="WARNING")
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     # -- jobs ------------------------------------------------------------------------------------------------------
 

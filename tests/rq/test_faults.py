@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from typing import Any
 
 import pytest
@@ -182,19 +181,22 @@ def test_redis_is_restarted_without_its_data(make_scene: Any, own_redis: RedisSe
     assert scene.begun(2)[1]["token"] > begin["token"] and not scene.overlaps
 
 
-def test_redis_is_away_when_a_body_ends(make_scene: Any, own_redis: RedisServer):
+@pytest.mark.parametrize(("then", "end", "state"), [("return", "finished", "done"), ("fail", "failed", "free")])
+def test_redis_is_away_when_a_body_ends(make_scene: Any, own_redis: RedisServer, then: str, end: str, state: str):
     scene = make_scene(own_redis.url)
     scene.start_worker(OURS)
-    job = scene.call(gate="gate", value="kept")
+    job = scene.call(then=then, gate="gate", value="kept")
     scene.begun()
     own_redis.stop()
     scene.open()
-    scene.ended()
+    wait_until(lambda: scene.ledger.count("end") + scene.ledger.count("failed"), what="the end of the body")
     scene.passes(1)
     own_redis.start()
 
-    assert scene.result(job, within=40) == "kept"
-    assert scene.state() == "done" and scene.runs == 1
+    scene.wait_for_status(job, end, within=40)
+    found = scene.fetch(job).latest_result()
+    assert found.return_value == "kept" if then == "return" else "TroubleError" in found.exc_string
+    assert scene.state() == state and scene.runs == 1
 
 
 # -- what it costs -----------------------------------------------------------------------------------------------------
@@ -209,6 +211,8 @@ def test_a_short_job_opens_no_second_connection(make_scene: Any, own_redis: Redi
     scene = make_scene(own_redis.url)
 
     def connections_for(function: Any) -> int:
+        scene.call(key=f"{scene.key}-warm")  # the caller's process has its own connection for the history
+        jobs.job_.taskguard.guard(scene.queue.connection, scene.queue.serializer).recorder.flush()
         before = _connections_made(scene)
         jobs_ = [scene.queue.enqueue(function, f"{scene.key}-{n}") for n in range(5)]
         scene.burst(kind)
@@ -234,7 +238,7 @@ def test_a_long_job_opens_one_more(make_scene: Any, own_redis: RedisServer):
     scene.start_worker(OURS)
     scene.call("short", gate="gate")
     scene.begun()
-    time.sleep(0.2)
+    jobs.short.taskguard.guard(scene.queue.connection, scene.queue.serializer).recorder.flush()
     before = _connections_made(scene)
     scene.passes(2)
 

@@ -164,7 +164,7 @@ def test_a_body_that_holds_longer_than_it_may_is_not_run_for_ever(scene: Scene, 
 
 def test_each_repetition_has_an_idempotency_key_of_its_own(scene: Scene):
     scene.call(then="fail once", retry=Retry(max=1), repeat=Repeat(times=1))
-    scene.burst()
+    scene.work()
     first, retried, second = (line["fenced"] for line in scene.begun(3))
 
     assert first == retried != second
@@ -172,11 +172,11 @@ def test_each_repetition_has_an_idempotency_key_of_its_own(scene: Scene):
 
 def test_each_call_with_a_name_has_an_idempotency_key_of_its_own(scene: Scene):
     job = scene.call(then="fail", job_id=scene.key)
-    scene.burst()
+    scene.work()
     scene.fetch(job).requeue()
-    scene.burst()
+    scene.work()
     scene.call(job_id=scene.key)
-    scene.burst()
+    scene.work()
     first, requeued, second = (line["fenced"] for line in scene.begun(3))
 
     assert first == requeued != second
@@ -199,7 +199,7 @@ def test_a_pipeline_that_is_tried_again(scene: Scene):
     first, second = tried
 
     assert not second.taskguard.duplicate and scene.status(first) is None
-    scene.burst()
+    scene.work()
     assert scene.result(second) == 1 and scene.runs == 1
 
 
@@ -220,7 +220,7 @@ def test_a_pipeline_that_is_used_again(scene: Scene):
 def test_a_call_with_a_name_that_is_on_its_way_is_not_judged_by_the_one_before(scene: Scene):
     """The record that RQ has under that id is of a call that finished; the next one is claimed, and not yet there."""
     scene.call(value="before", job_id=scene.key)
-    scene.burst()
+    scene.work()
     pipeline = scene.connection.pipeline()
     coming = scene.call(value="coming", job_id=scene.key, pipeline=pipeline)
     with ThreadPoolExecutor() as pool:
@@ -231,14 +231,14 @@ def test_a_call_with_a_name_that_is_on_its_way_is_not_judged_by_the_one_before(s
         second = call.result()
 
     assert second.taskguard.duplicate and second.id == coming.id
-    scene.burst()
+    scene.work()
     assert scene.result(coming) == "coming" and scene.runs == 2
 
 
 def test_a_call_with_a_name_that_came_too_late(scene: Scene):
     """Another one has taken its place, and then its record was written over that one's."""
     scene.call("short", job_id=scene.key)
-    scene.burst()
+    scene.work()
     pipeline = scene.connection.pipeline()
     late = scene.call("short", value="late", job_id=scene.key, pipeline=pipeline)
     other = GuardedQueue(scene.queue.name, connection=scene.connection)
@@ -251,9 +251,9 @@ def test_a_call_with_a_name_that_came_too_late(scene: Scene):
 
 def test_an_outcome_is_not_taken_from_another_call_with_the_same_name(scene: Scene):
     scene.call("reused", value="mine", job_id=f"name-{scene.key}")
-    scene.burst()
+    scene.work()
     scene.call("reused", key=f"{scene.key}-other", value="another's", job_id=f"name-{scene.key}")
-    scene.burst()
+    scene.work()
     again = scene.call("reused")
 
     assert again.taskguard.duplicate and again.return_value() == "mine"

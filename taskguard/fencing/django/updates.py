@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taskguard.errors import RowCountError, StaleFenceError, VersionConflictError
+from django.db import connections
+from django.db.models import Q
+from django.db.models.sql import UpdateQuery
+
+from taskguard.errors import ConfigurationError, RowCountError, StaleFenceError, VersionConflictError
+from taskguard.fencing.connections import connected
+from taskguard.fencing.updates import counted
 
 if TYPE_CHECKING:
     from taskguard.fence import Fence
@@ -14,14 +20,17 @@ def fenced_update(fence: Fence, queryset: Any, *, column: str = "fence", rows: i
     """`queryset.update(**values)` with `fence = token` where `fence <= token`, for exactly *rows* rows.
 
     Raises `StaleFenceError` if one of the rows has seen a higher token, `RowCountError` if there are not so many.
+    Several rows need a transaction, so that all are changed or none.
     """
-    changed = queryset.filter(**{f"{column}__lte": fence.token}).update(**values, **{column: fence.token})
+    if rows != 1:
+        connected(connections[queryset.db]).require_transaction()
+    changed = _update(queryset, {f"{column}__lte": fence.token}, column, {**values, column: fence.token})
     if changed == rows:
         return
     found = _values(queryset, column)
     if max(found, default=0) > fence.token:
         raise StaleFenceError(fence.key, fence.token, queryset.model._meta.label, max(found))
-    raise RowCountError(queryset.model._meta.label, rows, changed or len(found))
+    raise RowCountError(queryset.model._meta.label, rows, counted(changed, found, rows))
 
 
 def versioned_update(queryset: Any, *, version: int, column: str = "version", **values: Any) -> int:
@@ -29,18 +38,37 @@ def versioned_update(queryset: Any, *, version: int, column: str = "version", **
 
     Raises `VersionConflictError` if another has changed the row since, `RowCountError` if there is no such row.
     """
-    changed = queryset.filter(**{column: version}).update(**values, **{column: version + 1})
+    changed = _update(queryset, {column: version}, column, {**values, column: version + 1}, or_null=not version)
     if changed == 1:
         return version + 1
     found = _values(queryset, column)
     if not changed and len(found) == 1 and found[0] != version:
         raise VersionConflictError(queryset.model._meta.label, version, found[0])
-    raise RowCountError(queryset.model._meta.label, 1, changed or len(found))
+    raise RowCountError(queryset.model._meta.label, 1, counted(changed, found, 1))
+
+
+def _update(queryset: Any, condition: dict[str, Any], column: str, values: dict[str, Any], or_null: bool = True) -> int:
+    """`UPDATE`, by one statement whose own condition looks at the column.
+
+    Where more than one table is involved Django looks for the rows first, and then changes them by their ids. What has
+    changed in between, or while the second statement waited for a row, would be overwritten.
+    """
+    allowed = Q(**condition)
+    if or_null:
+        allowed |= Q(**{f"{column}__isnull": True})
+    guarded = queryset.filter(allowed)
+    query = guarded.query.chain(UpdateQuery)
+    query.add_update_values(values)
+    query.get_initial_alias()
+    if query.related_updates or query.count_active_tables() > 1:
+        raise ConfigurationError(
+            f"Django would update {queryset.model._meta.label} in two steps, as another table takes part, and another "
+            "holder could come between them; filter by columns of its own table, such as pk__in=[…], and set only those"
+        )
+    return int(guarded.update(**values))
 
 
 def _values(queryset: Any, column: str) -> list[int]:
-    from django.db import connections
-
     if connections[queryset.db].in_atomic_block and connections[queryset.db].features.has_select_for_update:
         queryset = queryset.select_for_update()  # as the rows are now, not as this transaction first saw them
     return [value or 0 for value in queryset.values_list(column, flat=True)]

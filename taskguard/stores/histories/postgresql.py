@@ -24,7 +24,8 @@ class PostgresHistory:
         trims = next(self._added) % TRIM_EVERY == 0
         self._call(
             "add_history_1",
-            keys=[line.key for line in lines],
+            # The one letter that it cannot have; the key as it was is in the text.
+            keys=[line.key.replace("\0", "\ufffd") for line in lines],
             texts=[line.text for line in lines],
             notables=[line.notable for line in lines],
             ages=[micros(line.age) for line in lines],

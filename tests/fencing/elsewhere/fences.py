@@ -10,12 +10,10 @@ from taskguard.store import Ending
 from taskguard.work import Work
 
 
-def fence(guard: Guard, key: str = "", *, idempotency_key: str | None = None) -> Fence:
+def fence(guard: Guard, key: str = "", **known_by: str) -> Fence:
     """A fence of a claim that nobody renews, with a token higher than those before."""
     policy = Policy.of(lease=30, keep_for=60)
-    work = guard.begin(
-        guard.new_claim(key or uuid4().hex, uuid4().hex, policy), policy, idempotency_key=idempotency_key
-    )
+    work = guard.begin(guard.new_claim(key or uuid4().hex, uuid4().hex, policy), policy, **known_by)  # type: ignore[arg-type]
     assert isinstance(work, Work)
     guard.store.release(work.lease, Ending(keep_for=60))
     return work.fence

@@ -18,6 +18,7 @@ from taskguard import Fence, Guard, StaleFenceError, StoreError, StoreUnavailabl
 from taskguard.fencing import files
 from taskguard.fencing.files import fenced_replace
 from tests.fencing.elsewhere.fences import fence, succession
+from tests.fencing.forked import Forked
 
 STEPS = ("open", "fsync", "pwrite", "replace", "listdir", "close", "fchmod")
 
@@ -114,9 +115,10 @@ def test_a_lock_file_that_was_deleted_while_it_was_awaited_is_not_taken_for_the_
 
     def flock(handle: int, how: int) -> None:
         real(handle, how)
-        if not taken:
+        if not taken and how != fcntl.LOCK_UN:
             lock.unlink()
-        taken.append(True)
+        if how != fcntl.LOCK_UN:
+            taken.append(True)
 
     monkeypatch.setattr(files.fcntl, "flock", flock)
     mine = fence(guard)
@@ -179,6 +181,26 @@ def test_a_crash_at_any_step_leaves_the_old_file_or_the_new_one_and_never_a_mark
     assert len(outcomes) > 10
     assert set(outcomes) == {(False, False), (False, True), (True, True)}
     assert outcomes == sorted(outcomes)
+
+
+def test_a_child_that_is_forked_meanwhile_does_not_keep_the_lock(
+    guard: Guard, path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As by another thread of the process: the child has what was open, and lives on."""
+    children: list[Forked] = []
+    replace = os.replace
+
+    def forking(*args: Any) -> None:
+        children.append(Forked(lambda tell, hear: hear()))
+        replace(*args)
+
+    monkeypatch.setattr(os, "replace", forking)
+    for text in ("one", "two"):
+        fenced_replace(path, text, fence(guard, "job"), wait_up_to=1)
+    for child in children:
+        child.close()
+
+    assert path.read_text() == "two"
 
 
 def test_of_many_holders_at_once_the_highest_token_is_what_stays(guard: Guard, path: Path):

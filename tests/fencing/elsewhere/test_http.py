@@ -6,7 +6,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -417,6 +417,81 @@ def test_an_application_that_breaks_the_rules_holds_nobody_up(guard: Guard, says
         wsgi.Fenced(says, Receiver(guard, caller=anyone))(environ, lambda *_: None)
 
     assert not [entry for entry in guard.store.scan() if entry.state == "running"]
+
+
+async def _asked(app: asgi.Fenced, **headers: str) -> list[Any]:
+    """What is sent to a request; and that is all, whatever the application raises after it."""
+    said: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    with suppress(ZeroDivisionError):
+        await app({"type": "http", "method": "POST", "path": "/", "headers": named}, receive, send)
+    return said
+
+
+@pytest.mark.parametrize("size", [4, LARGE])
+def test_what_an_application_does_after_its_answer_neither_delays_it_nor_takes_it_back(guard: Guard, size: int):
+    seen: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": b"x" * size})
+        seen.append([entry.key for entry in guard.store.scan("http-turn:") if entry.state == "running"])
+        seen.append([entry.state for entry in guard.store.scan("http:")])
+        raise ZeroDivisionError  # a task in the background
+
+    fenced = asgi.Fenced(app, Receiver(guard, caller=anyone))
+    first, again = (asyncio.run(_asked(fenced, idempotency_key="k", x_fencing_token="7")) for _ in range(2))
+
+    assert (first[0]["status"], len(first[1]["body"])) == (201, size)
+    assert again[0]["status"] == (201 if size == 4 else 409)
+    assert seen == [["http-turn:/"], ["done"]]  # done once, and alone at the resource until the application has ended
+    assert not [entry for entry in guard.store.scan() if entry.state == "running"]
+
+
+def test_what_an_application_opened_is_closed_also_if_it_fails(guard: Guard):
+    closed = []
+
+    class Chunks:
+        def __iter__(self) -> Iterator[bytes]:
+            yield b"a"
+            raise ZeroDivisionError
+
+        def close(self) -> None:
+            closed.append(True)
+
+    def app(environ: Any, begin: Any) -> Any:
+        begin("200 OK", [])
+        return Chunks()
+
+    body = {"CONTENT_LENGTH": "0", "wsgi.input": BytesIO(b"")}
+    environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/", "HTTP_IDEMPOTENCY_KEY": "k", **body}
+    with pytest.raises(ZeroDivisionError):
+        wsgi.Fenced(app, Receiver(guard, caller=anyone))(environ, lambda *_: None)
+
+    assert closed == [True]
+
+
+def test_a_key_keeps_the_space_at_its_end(guard: Guard):
+    """A header does not."""
+    sent = [FenceAuth(fence(guard, idempotency_key=key))(httpx.Request("POST", "http://x")) for key in ("a", "a ")]
+
+    assert [request.headers["idempotency-key"] for request in sent] == ["a", "a%20"]
+
+
+def test_headers_made_by_hand_are_those_that_a_client_sends(guard: Guard):
+    mine = fence(guard, idempotency_key="\N{SNOWMAN}\n")
+    by_hand = httpx.Request("POST", "http://x", headers=mine.headers())
+    sent = FenceAuth(mine)(httpx.Request("POST", "http://x"))
+
+    for name in ("idempotency-key", "x-fencing-token"):
+        assert by_hand.headers[name] == sent.headers[name]
 
 
 def test_headers_can_be_required(guard: Guard):

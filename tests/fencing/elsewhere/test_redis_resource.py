@@ -145,6 +145,37 @@ def test_a_transaction_that_failed_half_way_says_so_and_is_not_repeated(server: 
     assert server.get(key) == b"1"
 
 
+def test_a_command_that_is_too_long_for_a_script_is_refused_before_the_others_are_made(
+    server: Any, guard: Guard, key: str
+):
+    """Lua would fail in the middle, and nothing would remember that the first half was made."""
+    balance, log = f"balance:{{{key}}}", f"log:{{{key}}}"
+    settle = FencedRedis(server, fence(guard)).once("settle")
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="too long for one step"), settle.transaction() as tx:
+            tx.incrby(balance, 1)
+            tx.rpush(log, *range(9000))
+    assert not server.exists(balance)
+    with settle.transaction() as tx:
+        tx.incrby(balance, 1)
+        tx.rpush(log, *range(6990))
+
+    assert tx.replies == [1, 6990]
+
+
+def test_two_tasks_with_the_same_key_of_the_caller_s_write_once_each(server: Any, guard: Guard, key: str):
+    runs = [fence(guard, idempotency_key="order 7", effect_key=task) for task in ("charge", "mail", "charge")]
+
+    assert [FencedRedis(server, run).once("count").incrby(key, 1) for run in runs] == [1, 2, 1]
+
+
+def test_a_look_at_the_marks_is_not_what_was_to_be_made_once(server: Any, guard: Guard, key: str):
+    credit = FencedRedis(server, fence(guard)).once("credit")
+    credit.check(key)
+
+    assert credit.incrby(key, 5) == 5
+
+
 def test_a_mark_is_kept_after_the_last_write_and_not_for_ever(server: Any, guard: Guard, key: str):
     mark = beside(key.encode(), b"mark")
     FencedRedis(server, fence(guard), keep_for=1000).set(key, 1)

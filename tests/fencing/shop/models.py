@@ -14,3 +14,14 @@ class Account(models.Model):
     class Meta:
         app_label = "shop"
         db_table = "account"
+
+
+class Booking(models.Model):
+    account = models.OneToOneField(
+        Account, models.DO_NOTHING, db_column="id", primary_key=True, db_constraint=False, related_name="booking"
+    )
+    cents = models.BigIntegerField()
+
+    class Meta:
+        app_label = "shop"
+        db_table = "booking"

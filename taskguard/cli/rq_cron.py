@@ -1,0 +1,55 @@
+"""`taskguard rq-cron`: RQ's own `rq cron`, which names its class, with the guarded one."""
+
+from __future__ import annotations
+
+import logging.config
+from typing import Any, get_args
+
+import click
+from rq.cli.helpers import pass_cli_config, read_config_file
+from rq.defaults import DEFAULT_LOGGING_DATE_FORMAT, DEFAULT_LOGGING_FORMAT
+from rq.logutils import setup_loghandlers
+
+from taskguard.rq.cron import GuardedCronScheduler
+from taskguard.schedule.entry import CatchUp, Overlap, Timing
+
+_LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+
+
+@click.command("rq-cron")
+@click.option(
+    "--logging-level",
+    "-l",
+    type=click.Choice(_LEVELS, case_sensitive=False),
+    default="INFO",
+    show_default=True,
+    help="Set logging level.",
+)
+@click.option("--overlap", type=click.Choice(get_args(Overlap)), help="For entries that do not say.  [default: skip]")
+@click.option("--catch-up", type=click.Choice(get_args(CatchUp)), help="The same.  [default: latest]")
+@click.option("--catch-up-window", type=float, help="Seconds; what was missed longer ago is not caught up.")
+@click.option("--republish-after", type=float, default=300.0, show_default=True, help="When a queued job seems lost.")
+@click.option("--namespace", envvar="TASKGUARD_NAMESPACE", default="taskguard", show_default=True)
+@click.argument("config_path")
+@pass_cli_config  # type: ignore[untyped-decorator]
+def command(cli_config: Any, config_path: str, logging_level: str, **options: Any) -> None:
+    """Run the cron jobs of CONFIG_PATH, as `rq cron` does: any number of these side by side, each slot once."""
+    settings: Any = read_config_file(cli_config.config) if cli_config.config else {}  # type: ignore[no-untyped-call]
+    if settings.get("DICT_CONFIG"):
+        logging.config.dictConfig(settings["DICT_CONFIG"])
+    else:
+        setup_loghandlers(
+            level=logging_level.upper(),
+            name="taskguard",
+            log_format=DEFAULT_LOGGING_FORMAT,
+            date_format=DEFAULT_LOGGING_DATE_FORMAT,
+        )
+    scheduler = GuardedCronScheduler(
+        cli_config.connection,
+        logging_level=logging_level.upper(),
+        timing=Timing.of(options),
+        namespace=options["namespace"],
+        republish_after=options["republish_after"],
+    )
+    scheduler.load_config_from_file(config_path)
+    scheduler.start()  # type: ignore[no-untyped-call]
