@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 import subprocess
 import sys
 import time
 from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -163,8 +165,38 @@ def forget_runs(place: Yard, name: str) -> None:
         client.delete(*gone)
 
 
+def late_after_kill(place: Yard, beat: Any) -> float:
+    """Kill a beat of two, and start it again; how late the next slot ran, in seconds."""
+    beat.kill()
+    after = time.time()
+    wait_until(lambda: [at for at in place.runs("second") if at > after], timeout=30)
+    slot = min(at for at in place.runs("second") if at > after)
+    beat.start()
+    wait_until(lambda: beat.has_said("beat: Starting"), timeout=30)
+    seen = len(place.runs("second"))
+    wait_until(lambda: len(place.runs("second")) > seen + 2, timeout=30)
+    return float(place.runs("second")[slot][0]["at"] - slot)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(400)
+def test_the_next_slot_fires_in_time_by_another_beat(redis_server: RedisServer, tmp_path: Path):
+    """A beat that dies within its claim, which takes milliseconds, holds that entry up for two seconds: rarely."""
+    made = {"second": {"task": "plain", "schedule": 1, "options": ALL}}
+    with yard(tmp_path, broker=redis_server.url, store=redis_server.url, entries=made) as place:
+        beats = [place.beat(), place.beat()]
+        place.worker()
+        place.wait_until_ready()
+        place.ledger.wait_for("end", 2, timeout=60)
+        late = [late_after_kill(place, beat) for beat in beats * 4]
+    print(f"the next slot after a kill was late by {[round(seconds, 3) for seconds in late]} s")
+    assert statistics.median(late) < 1
+
+
 @pytest.mark.timeout(150)
-def test_restarts_with_old_files_repeat_nothing_and_leave_no_gap(redis_server: RedisServer, tmp_path: Path):
+def test_restarts_with_old_files_repeat_nothing_and_one_beat_goes_on_for_the_other(
+    redis_server: RedisServer, tmp_path: Path
+):
     just_now = {"anchor": datetime.fromtimestamp(time.time() - 60, timezone.utc).isoformat()}
     made = {
         "second": {"task": "plain", "schedule": 1, "options": ALL},
@@ -178,19 +210,8 @@ def test_restarts_with_old_files_repeat_nothing_and_leave_no_gap(redis_server: R
         place.ledger.wait_for("end", 2, timeout=60)
         files = {path: path.read_bytes() for path in tmp_path.glob("beat*.schedule*")}
 
-        # One is killed: the other one goes on in time. (The best of a few: the machine may be busy.)
-        gaps = []
-        for beat in beats:
-            beat.kill()
-            after = time.time()
-            wait_until(lambda since=after: [at for at in place.runs("second") if at > since], timeout=30)
-            slot = min(at for at in place.runs("second") if at > after)
-            gaps.append(place.runs("second")[slot][0]["at"] - slot)
-            beat.start()
-            wait_until(lambda b=beat: b.has_said("beat: Starting"), timeout=30)
-            seen = len(place.runs("second"))
-            wait_until(lambda n=seen: len(place.runs("second")) > n + 2, timeout=30)
-        assert min(gaps) < 1
+        for beat in beats:  # one is killed, and the other one goes on
+            late_after_kill(place, beat)
 
         # All are killed, and come back with what their files said long ago. How slots ended is not remembered either.
         place.ledger.wait_for("end", entry="monthly", timeout=30)
