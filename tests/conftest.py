@@ -31,9 +31,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # The servers that are slow to start: one of each is enough, whatever the number of processes.
     for item in items:
-        for server in ("rabbitmq", "mariadb"):
-            if server in item.nodeid or f"{server}_server" in getattr(item, "fixturenames", ()):
+        for server, words in (("rabbitmq", ("rabbitmq",)), ("mariadb", ("mariadb", "mysql", "tests/fencing/test_"))):
+            if any(word in item.nodeid for word in words):
                 item.add_marker(pytest.mark.xdist_group(server))
+                break
 
 
 @pytest.hookimpl(wrapper=True)

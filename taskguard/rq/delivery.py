@@ -46,6 +46,8 @@ class Delivery:
         self.patience = 0.0
         """How long a silent Redis is asked, if that is longer than the guard's patience."""
         self._began = since_boot()
+        self.arguments = ""
+        """Those of the call, where the history is to show them."""
         self.was_held = False
         """The store has said that another run has the key, whatever became of it since."""
 

@@ -123,13 +123,11 @@ def session_client(driver: str) -> Callable[[str], Client]:
 
 
 def django_client(url: str) -> Client:
-    import django
-    from django.conf import settings
     from django.db import connections
 
-    if not settings.configured:
-        settings.configure(INSTALLED_APPS=["taskguard.fencing.django", "tests.fencing.shop"], USE_TZ=True)
-        django.setup()
+    from tests.django_project import configure
+
+    configure()
     alias = f"db{len(connections.databases)}"
     connections.databases[alias] = connections.configure_settings({"default": {}, alias: _django(url)})[alias]
     return DjangoClient(connections[alias])

@@ -51,7 +51,7 @@ def listen(event: Event) -> None:
 
 
 if django:  # its scheduler keeps entries in this database
-    from tests.schedule.database import configure
+    from tests.django_project import configure
 
     configure(django)
 

@@ -23,8 +23,8 @@ from taskguard.schedule import Interval, Note
 from taskguard.schedule.boundaries import MICROS, micros, moment_of
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing.clock import FakeClock
+from tests.django_project import configure, migrate
 from tests.schedule.bench import START
-from tests.schedule.database import configure, migrate
 from tests.servers import Proxy, RedisServer
 
 UTC = timezone.utc

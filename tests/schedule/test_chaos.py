@@ -108,7 +108,7 @@ def test_a_minute_of_faults(kind: str, options: dict | None, redis_server: Redis
 
 def with_django(redis_server: RedisServer, directory: Path) -> Yard:
     database = str(directory / "django.sqlite3")
-    program = f"from tests.schedule.database import configure, migrate; configure({database!r}); migrate()"
+    program = f"from tests.django_project import configure, migrate; configure({database!r}); migrate()"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, timeout=60)
     options = {f"taskguard_{name}": value for name, value in ALL.items()}
     made = {name: {**entry, "kwargs": {**entry.get("kwargs", {}), **options}} for name, entry in entries().items()}
