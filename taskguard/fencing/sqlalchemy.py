@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BigInteger, Column, Table, func, select
+from sqlalchemy import BigInteger, Column, Table, __version__, func, select
 from sqlalchemy.sql import Update
 
 from taskguard.errors import RowCountError, StaleFenceError, VersionConflictError
@@ -13,6 +13,8 @@ from taskguard.fencing.updates import counted
 
 if TYPE_CHECKING:
     from taskguard.fence import Fence
+
+_IS_1 = __version__.startswith("1.")
 
 
 class FencedMixin:
@@ -36,7 +38,7 @@ def fenced_update(fence: Fence, connection: Any, statement: Update, *, column: s
     if rows != 1:
         connected(connection).require_transaction()
     table, target = _column(statement, column)
-    guarded = statement.where(func.coalesce(target, 0) <= fence.token).values({column: fence.token})
+    guarded = _with_condition(statement, func.coalesce(target, 0) <= fence.token).values({column: fence.token})
     changed = connection.execute(guarded).rowcount
     if changed == rows:
         return
@@ -52,7 +54,7 @@ def versioned_update(connection: Any, statement: Update, *, version: int, column
     Raises `VersionConflictError` if another has changed the row since, `RowCountError` if there is no such row.
     """
     table, target = _column(statement, column)
-    guarded = statement.where(func.coalesce(target, 0) == version).values({column: version + 1})
+    guarded = _with_condition(statement, func.coalesce(target, 0) == version).values({column: version + 1})
     changed = connection.execute(guarded).rowcount
     if changed == 1:
         return version + 1
@@ -60,6 +62,13 @@ def versioned_update(connection: Any, statement: Update, *, version: int, column
     if not changed and len(found) == 1 and found[0] != version:
         raise VersionConflictError(table.name, version, found[0])
     raise RowCountError(table.name, 1, counted(changed, found, 1))
+
+
+def _with_condition(statement: Update, condition: Any) -> Update:
+    if _IS_1 and "synchronize_session" not in statement.get_execution_options():
+        # By default it looks for objects of the session in Python, where it cannot tell what our condition says.
+        statement = statement.execution_options(synchronize_session="fetch")
+    return statement.where(condition)
 
 
 def _column(statement: Update, name: str) -> tuple[Table, Any]:

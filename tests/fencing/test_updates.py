@@ -99,7 +99,7 @@ class TestColumnsThatWereNeverSet:
     """Added to a table without a default: NULL is before every token, and is the first version."""
 
     @pytest.fixture
-    def client(self, client: Client) -> Client:
+    def client(self, make_client: Any, client: Client) -> Client:  # named, so that it can be parametrized
         columns = "id VARCHAR(9) PRIMARY KEY, cents BIGINT, fence BIGINT, version BIGINT"
         with client.transaction():
             client.execute(f"CREATE TEMPORARY TABLE account ({columns})")  # in the place of the real one

@@ -16,21 +16,22 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.safety
 
 
-def test_of_8_processes_and_200_claims_each_one_wins_every_round(store_url: str):
+@pytest.mark.parametrize("rounds", [50, pytest.param(200, marks=pytest.mark.faults)])
+def test_of_8_processes_one_wins_every_round(store_url: str, rounds: int):
     opener = partial(open_any, store_url, namespace=uuid4().hex)
     with closing(opener()) as store:
-        rounds = list(winners(store, opener, racers=8, rounds=200, keep_for=1.0))
+        played = list(winners(store, opener, racers=8, rounds=rounds, keep_for=1.0))
 
-        assert [len(grants) for grants in rounds] == [1] * 200
+        assert [len(grants) for grants in played] == [1] * rounds
         wait_until(lambda: not list(store.scan()), what="nothing left behind")
 
 
 def test_of_8_processes_that_take_turns_each_gets_a_higher_token_in_real_time(store_url: str):
     opener = partial(open_any, store_url, namespace=uuid4().hex)
     with closing(opener()) as store:
-        grants = race(store, opener, racers=8, rounds=25, keep_for=1.0)
+        grants = race(store, opener, racers=8, rounds=10, keep_for=1.0)
 
-        assert len(grants) == 200
+        assert len(grants) == 80
         for earlier, later in itertools.pairwise(grants):
             assert earlier.token < later.token
             assert earlier.let_go < later.granted
