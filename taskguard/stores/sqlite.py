@@ -26,6 +26,8 @@ from taskguard.stores.memory import wall_clock
 
 Answer = TypeVar("Answer")
 
+LONGEST_FORK = 5.0
+"""Seconds that a fork waits for a thread that is within a transaction."""
 PURGE_EVERY = 64
 """Claims between two looks for what is over."""
 PURGE_AT_MOST = 500
@@ -357,11 +359,12 @@ class SQLiteStore(Forked):
 
     def before_fork(self) -> None:
         # A child that inherits an open file inherits SQLite's belief in locks that only its parent has.
-        self._forking = self._lock.acquire(timeout=2 * self._timeout)
+        self._forking = self._lock.acquire(timeout=min(self._timeout, LONGEST_FORK))
         self._close()
 
     def after_fork_in_parent(self) -> None:
         if self._forking:
+            self._forking = False  # of this fork alone: the next one may not get the lock
             self._lock.release()
 
     def after_fork(self) -> None:

@@ -254,6 +254,18 @@ def test_a_fork_while_another_thread_is_in_a_transaction_leaves_the_child_free(p
         thread.join()
 
 
+def test_a_fork_that_cannot_wait_for_a_thread_leaves_that_one_its_lock(path: Path):
+    store = SQLiteStore(path, timeout=0.1)
+    claimed(store, "parent", "warm")
+    assert in_fork(lambda: True)
+    store._lock.acquire()  # as a thread has it that waits for the disk
+
+    assert in_fork(lambda: isinstance(store.claim(ask("child", "own")), Lease))
+    assert store._lock.locked()
+    store._lock.release()
+    claimed(store, "parent", "again")
+
+
 @pytest.mark.parametrize("timeout", ["0", "-1", "nan", "inf", "soon"])
 def test_a_timeout_that_is_no_duration_is_refused(timeout: str):
     with pytest.raises(ConfigurationError, match="timeout"):
