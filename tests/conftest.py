@@ -31,7 +31,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # The servers that are slow to start: one of each is enough, whatever the number of processes.
     for item in items:
-        for server, words in (("rabbitmq", ("rabbitmq",)), ("mariadb", ("mariadb", "mysql", "tests/fencing/test_"))):
+        for server, words in (("rabbitmq", ("rabbitmq",)), ("mariadb", ("mariadb", "mysql"))):
             if any(word in item.nodeid for word in words):
                 item.add_marker(pytest.mark.xdist_group(server))
                 break
