@@ -28,18 +28,27 @@ def watch_forks(thing: Forked) -> None:
 
 
 def _before() -> None:
-    for thing in list(_objects):
-        thing.before_fork()
+    _each(Forked.before_fork.__name__)
 
 
 def _in_parent() -> None:
-    for thing in list(_objects):
-        thing.after_fork_in_parent()
+    _each(Forked.after_fork_in_parent.__name__)
 
 
 def _in_child() -> None:
+    _each(Forked.after_fork.__name__)
+
+
+def _each(step: str) -> None:
+    """Python forks whatever is raised here: so one that fails, or is interrupted, must not keep the others from it."""
+    failure: BaseException | None = None
     for thing in list(_objects):
-        thing.after_fork()
+        try:
+            getattr(thing, step)()
+        except BaseException as error:
+            failure = error
+    if failure is not None:
+        raise failure
 
 
 if hasattr(os, "register_at_fork"):

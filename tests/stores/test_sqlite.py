@@ -11,11 +11,13 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
 
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
+from taskguard.forks import Forked, watch_forks
 from taskguard.store import Ending, Held, Lease
 from taskguard.stores import open_store
 from taskguard.stores.sqlite import SQLiteStore
@@ -252,6 +254,23 @@ def test_a_fork_while_another_thread_is_in_a_transaction_leaves_the_child_free(p
     finally:
         stop.set()
         thread.join()
+
+
+def test_one_that_fails_around_a_fork_leaves_no_store_locked(path: Path):
+    stores = [SQLiteStore(path, timeout=0.1) for _ in range(8)]  # in no order: some come after it
+    failing = [_FailsAfterForks() for _ in range(8)]
+    list(map(watch_forks, failing))
+    with patch.object(sys, "unraisablehook", lambda _: None):  # where Python tells of it
+        assert in_fork(lambda: True)
+    failing.clear()
+
+    assert not any(store._lock.locked() for store in stores)
+    assert in_fork(lambda: all(store.get("nobody") is None for store in stores))
+
+
+class _FailsAfterForks(Forked):
+    def after_fork_in_parent(self) -> None:
+        raise RuntimeError("after a fork")
 
 
 def test_a_fork_that_cannot_wait_for_a_thread_leaves_that_one_its_lock(path: Path):
