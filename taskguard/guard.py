@@ -216,13 +216,30 @@ class Guard:
 
     # -- the engine ------------------------------------------------------------------------------------------------
 
-    def new_claim(self, key: str, owner: str, policy: Policy, **options: Any) -> Claim:
-        """A claim of *owner*, under a new attempt where none is given."""
-        if not 0 <= options.get("floor", 0) < TOKEN_LIMIT - 1:
-            raise ConfigurationError(f"floor={options['floor']} is no token: tokens are below 2**53")
-        attempt = options.pop("attempt", "") or new_attempt()
-        options = {"reuse": _REUSE[policy.on_done], "lease": policy.lease, "keep_for": policy.keep, **options}
-        return Claim(key, owner, attempt, **options)
+    def new_claim(
+        self,
+        key: str,
+        owner: str,
+        policy: Policy,
+        *,
+        attempt: str = "",
+        lease: float = 0.0,
+        floor: int = 0,
+        **rest: Any,
+    ) -> Claim:
+        """A claim of *owner*, under a new attempt where none is given, for as long as the policy says."""
+        if not 0 <= floor < TOKEN_LIMIT - 1:
+            raise ConfigurationError(f"floor={floor} is no token: tokens are below 2**53")
+        return Claim(
+            key,
+            owner,
+            attempt or new_attempt(),
+            lease=lease or policy.lease,
+            keep_for=policy.keep,
+            reuse=_REUSE[policy.on_done],
+            floor=floor,
+            **rest,
+        )
 
     def begin(
         self,
@@ -304,17 +321,18 @@ class Guard:
         self.listeners.tell(Event(kind=kind, key=claimant.key, owner=claimant.owner, **facts))
 
     def _patiently(self, verb: Callable[[], T], claimant: Claimant, patience: float) -> T:
-        give_up = since_boot() + patience
-        for pause in pauses():
+        started, waits = since_boot(), None
+        while True:
             try:
                 return verb()
             except StoreError as error:
+                waits = waits or pauses()
+                pause = next(waits)
                 passing = isinstance(error, StoreUnavailableError)
-                if not passing or since_boot() + pause >= give_up:
+                if not passing or since_boot() + pause >= started + patience:
                     self.tell("store_unavailable" if passing else "store_failed", claimant, detail=str(error))
                     raise
             time.sleep(pause)
-        raise AssertionError("pauses never end")
 
     def _obtain(self, claim: Claim, policy: Policy, *, idempotency_key: str | None = None) -> Work | Completed:
         """Ask until the key is ours, or the work has ended; at most as long as the policy waits."""
@@ -346,12 +364,16 @@ class Guard:
         raise EarlierFailureError(done.key, done.owner, self.outcomes.decode_error(done.outcome))
 
     def _tell_of_answer(self, claim: Claim, answer: Lease | Held | Completed, arguments: str) -> None:
-        facts: dict[str, Any] = {"token": answer.token, "arguments": arguments}
         if isinstance(answer, Lease):
             kind: Kind = "took_over" if answer.took_over else "claimed"
-            self.tell(kind, claim, state=answer.state, lasts=claim.lease, **facts)
+            self.tell(kind, claim, token=answer.token, state=answer.state, lasts=claim.lease, arguments=arguments)
             return
-        facts |= {"holder": answer.owner, "differs": differing(claim.payload, answer.payload)}
+        facts: dict[str, Any] = {
+            "token": answer.token,
+            "arguments": arguments,
+            "holder": answer.owner,
+            "differs": differing(claim.payload, answer.payload),
+        }
         if isinstance(answer, Held):
             self.tell("duplicate", claim, state=answer.state, since=answer.since, **facts)
         else:

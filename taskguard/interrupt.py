@@ -15,6 +15,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from _signal import getsignal  # type: ignore[import-not-found]
 from itertools import count
 from types import FrameType
 from typing import Any, Protocol
@@ -80,7 +81,7 @@ class _InMainThread:
     def __init__(self) -> None:
         self._error: LeaseLostError | None = None
         self._active = True
-        self._ident = native.get_ident()
+        self._ident = threading.get_ident()
         self.number = next(self._numbers)
         _install()
 
@@ -108,7 +109,7 @@ _previous: Any = None
 def _install() -> None:
     # Looked at each time: a worker that was forked, or the job itself, may have set its own handlers since.
     global _previous
-    found = signal.getsignal(_SIGNAL)
+    found = getsignal(_SIGNAL)  # without the enum that `signal` makes of a handler, or fails to
     if found is not _on_signal:
         _previous = found
         signal.signal(_SIGNAL, _on_signal)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import logging
 import weakref
+from collections import OrderedDict
 from itertools import groupby
 
 from taskguard import native
@@ -39,7 +40,7 @@ class Marks(Forked):
         self._lock = native.allocate_lock()
         self._due: float | None = None
         self._waiting: dict[str, tuple[Claimant, float, float]] = {}
-        self._recent: dict[str, tuple[float, float]] = {}
+        self._recent: OrderedDict[str, tuple[float, float]] = OrderedDict()  # the oldest first
         self._alarm = Alarm(self._work, lambda: self._due)
 
     def add(self, claimant: Claimant, seconds: float, copy_for: float) -> None:
@@ -78,8 +79,9 @@ class Marks(Forked):
                 if self._waiting.get(mark[0].owner) is mark:
                     del self._waiting[mark[0].owner]
                 self._recent[mark[0].owner] = (now, copy_for)
-            for owner in [owner for owner, (sent, _) in self._recent.items() if now - sent > RECENT]:
-                del self._recent[owner]
+                self._recent.move_to_end(mark[0].owner)
+            while self._recent and now - next(iter(self._recent.values()))[0] > RECENT:
+                self._recent.popitem(last=False)
 
     def _work(self, now: float) -> None:
         if self._due is not None and self._due <= now:

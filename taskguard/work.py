@@ -45,6 +45,8 @@ class Work:
         self._guard = guard
         self._policy = policy
         self._asked = asked
+        self._is_out = True
+        self._is_over = False
         self.patience = 0.0
         """How long a silent store is asked at the end, if that is longer than the guard's patience and the lease."""
         self._holding = Holding(
@@ -62,6 +64,7 @@ class Work:
         )
 
     def __enter__(self) -> Fence:
+        self._is_out = False
         if self._policy.on_lost != "continue":
             self._holding.body = interrupt.enter()
         self.keep_alive()
@@ -85,9 +88,12 @@ class Work:
 
     def _leave_body(self) -> None:
         """From here on the body is not interrupted. Again does nothing: an interruption may hit the way out itself."""
+        if self._is_out:
+            return
         if self._holding.body is not None:
             self._holding.body.leave()
-        make_current(tuple(fence for fence in current_fences() if fence is not self.fence))
+        make_current(tuple([fence for fence in current_fences() if fence is not self.fence]))
+        self._is_out = True
 
     def is_own_loss(self, error: BaseException) -> bool:
         """Whether *error* says that this very claim was lost, or is stale, and not another one within its body.
@@ -154,9 +160,12 @@ class Work:
             return True
 
     def abandon(self) -> None:
-        """Stop renewing, whatever became of the end."""
+        """Stop renewing, whatever became of the end. Again does nothing."""
+        if self._is_over:
+            return
         self._guard.heartbeat.drop(self._holding)
         self._holding.lost = True
+        self._is_over = True
 
     def requeue(self, seconds: float, *, copy_for: float, keep_starts: bool = False, copy: str = "") -> bool:
         store = self._guard.store

@@ -54,9 +54,8 @@ class Call(NamedTuple):
             return max(0.0, _seconds_until(self.options["eta"], zone))
         return max(0.0, float(self.options.get("countdown") or 0))
 
-    def waits_for(self, queued_for: float, zone: tzinfo) -> float:
-        """How long its queued entry waits for a worker: past the delay, never past the end of the message."""
-        seconds = queued_for + self.delay(zone)
+    def waits_for(self, seconds: float, zone: tzinfo) -> float:
+        """How long its queued entry waits for a worker: *seconds*, but not past the end of the message."""
         expires = self.options.get("expires")
         return seconds if not expires else min(seconds, max(1.0, _seconds_until(expires, zone)))
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 _requests: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
@@ -20,14 +18,19 @@ def runs_here(attempt: str) -> bool:
     return attempt in _bodies
 
 
-@contextmanager
-def body_in_this_process(attempt: str) -> Iterator[None]:
+class BodyInThisProcess:
     """A body is at work. When it has unwound, the request is told, if it is in this process too."""
-    _bodies.add(attempt)
-    try:
-        yield
-    finally:
-        _bodies.discard(attempt)
-        request = _requests.get(attempt)
+
+    __slots__ = ("_attempt",)
+
+    def __init__(self, attempt: str) -> None:
+        self._attempt = attempt
+
+    def __enter__(self) -> None:
+        _bodies.add(self._attempt)
+
+    def __exit__(self, *_: object) -> None:
+        _bodies.discard(self._attempt)
+        request = _requests.get(self._attempt)
         if request is not None:
             request.body_has_unwound()

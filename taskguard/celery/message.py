@@ -22,9 +22,9 @@ _logger = logging.getLogger("taskguard")
 
 
 class Message:
-    def __init__(self, task: Any) -> None:
+    def __init__(self, task: Any, request: Any) -> None:
         self._task = task
-        self.request = task.request
+        self.request = request
         self.id = str(self.request.id)
         self.headers = Headers.of(self.request.headers, self.id)
 

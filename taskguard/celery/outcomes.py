@@ -23,6 +23,14 @@ class AppOutcomes:
         self._app = app
 
     def encode(self, value: Any) -> bytes:
+        return self._nothing if value is None else self._encode(value)
+
+    @cached_property
+    def _nothing(self) -> bytes:
+        """What most tasks return."""
+        return self._encode(None)
+
+    def _encode(self, value: Any) -> bytes:
         try:
             ready = self._app.backend.prepare_value(value)
             content_type, encoding, payload = dumps(ready, serializer=self._serializer)

@@ -95,7 +95,8 @@ class _OneCall:
     # -- asking ----------------------------------------------------------------------------------------------------
 
     def _claim_and_publish(self, place: str, *, replace: bool = False) -> Any:
-        self._waits_for = self._call.waits_for(self._guarding.settings.queued_for, self._guarding.zone)
+        self._delay = self._call.delay(self._guarding.zone)
+        self._waits_for = self._call.waits_for(self._guarding.settings.queued_for + self._delay, self._guarding.zone)
         answer = self._ask(place, replace=replace)
         if isinstance(answer, Lease):
             return self._publish_claimed(answer)
@@ -198,7 +199,7 @@ class _OneCall:
         guarding.marks.add(held, held.remaining, guarding.settings.republish_after + delay)
 
     def _mark(self, claimant: Lease | Held) -> None:
-        copy_for = self._guarding.settings.republish_after + self._call.delay(self._guarding.zone)
+        copy_for = self._guarding.settings.republish_after + self._delay
         self._guarding.marks.add(claimant, self._waits_for, copy_for)
 
     def _result_of(self, task_id: str) -> Any:

@@ -22,7 +22,7 @@ from kombu.exceptions import OperationalError
 from taskguard.celery.call import Call
 from taskguard.celery.guarding import Guarding, TaskGuard
 from taskguard.celery.headers import ATTEMPT, Headers
-from taskguard.celery.inprocess import body_in_this_process
+from taskguard.celery.inprocess import BodyInThisProcess
 from taskguard.celery.message import Message
 from taskguard.celery.outcomes import CannotBeWritten
 from taskguard.errors import (
@@ -65,15 +65,15 @@ def running() -> Run | None:
 
 
 class Run:
-    def __init__(self, task: Any, body: Callable[..., Any]) -> None:
+    def __init__(self, task: Any, request: Any, body: Callable[..., Any]) -> None:
         self.task = task
         self.body = body
         self.guarded: TaskGuard = task.taskguard
         self.policy: Policy = self.guarded.policy
         self.guarding: Guarding = self.guarded.guarding
         self.guard: Guard = self.guarding.guard
-        self.message = Message(task)
-        self.request = self.message.request
+        self.message = Message(task, request)
+        self.request = request
         self.id = self.message.id
         self.note = Note.of(self.message.headers.slot)
         self.held_back: list[Call] = []
@@ -232,7 +232,7 @@ class Run:
             if self.guarding.settings.on_store_error == "retry" and not self.request.is_eager:
                 work.patience = UNTIL_THE_STORE_IS_BACK
             self._tell_started()
-            with body_in_this_process(getattr(self.request, ATTEMPT, "")):
+            with BodyInThisProcess(getattr(self.request, ATTEMPT, "")):
                 return self._body(work, args, kwargs)
         finally:
             work.abandon()
@@ -371,8 +371,11 @@ class Run:
 
     def _requeue(self, work: Work, call: Call | None = None, *, copy: str = "", keep_starts: bool = False) -> bool:
         settings, zone = self.guarding.settings, self.guarding.zone
-        seconds = settings.queued_for if call is None else call.waits_for(settings.queued_for, zone)
-        copy_for = settings.republish_after + (0.0 if call is None else call.delay(zone))
+        delay = 0.0 if call is None else call.delay(zone)
+        seconds = settings.queued_for + delay
+        if call is not None:
+            seconds = call.waits_for(seconds, zone)
+        copy_for = settings.republish_after + delay
         return work.requeue(seconds, copy_for=copy_for, copy=copy, keep_starts=keep_starts)
 
     def _expect_the_old_message(self, work: Work) -> None:

@@ -20,7 +20,7 @@ from celery.signals import task_revoked, worker_init
 from celery.utils.time import maybe_make_aware
 
 from taskguard.celery.guarding import guarding_of, is_installed
-from taskguard.celery.headers import ATTEMPT, Headers
+from taskguard.celery.headers import ATTEMPT, SLOT, Headers
 from taskguard.celery.message import Message
 from taskguard.errors import StoreError, StoreUnavailableError
 from taskguard.guard import new_attempt, pauses
@@ -40,6 +40,8 @@ def note_of(request: Any) -> Note | None:
     """The slot that a delivery is for."""
     if request.called_directly or request.id is None or request.is_eager or is_off():
         return None
+    if not (request.headers or {}).get(SLOT):
+        return None  # as most are: what else the message says is not read for it
     return Note.of(Headers.of(request.headers, str(request.id)).slot)
 
 
@@ -52,7 +54,7 @@ class SlotRun:
         self._own_key = own_key
         self._guarding = guarding_of(task.app)
         self._guard = self._guarding.guard
-        self._message = Message(task)
+        self._message = Message(task, task.request)
         self._id = self._message.id
         policy = task.taskguard.policy if own_key else Policy()
         self._policy = Policy.of(

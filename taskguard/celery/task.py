@@ -79,7 +79,7 @@ class GuardedTask(Task):  # type: ignore[misc]
             if is_off():
                 return self._call_unguarded(self._call_body, request.id, args, kwargs)
             note = note_of(request)
-            delivery = Run(self, self._call_body)
+            delivery = Run(self, request, self._call_body)
             if note is None:
                 return delivery(args, kwargs)
             return SlotRun(self, note, own_key=True)(lambda: delivery(args, kwargs))

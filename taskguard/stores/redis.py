@@ -49,7 +49,7 @@ class _Script:
         self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
 
-_CLAIM: Final = _Script("entry", "claim")
+_CLAIM: Final = _Script("claim_new", "entry", "claim")
 _RENEW: Final = _Script("entry", "renew")
 _REQUEUE: Final = _Script("entry", "requeue")
 _COMPLETE: Final = _Script("entry", "complete")
@@ -147,7 +147,7 @@ class RedisStore:
         self, claimant: Claimant, seconds: float, /, *, copy_for: float, keep_starts: bool = False, copy: str = ""
     ) -> bool:
         args = [micros(copy_for), int(keep_starts), 0, copy, *_who(claimant), micros(seconds)]
-        return bool(self._call(_REQUEUE, self._keys(claimant), args) == [1])
+        return bool(self._call(_REQUEUE, self._keys(claimant), args) == b"1")
 
     def mark(self, published: Sequence[tuple[Claimant, float]], /, *, copy_for: float) -> list[bool]:
         keys: list[str] = []
@@ -156,8 +156,8 @@ class RedisStore:
             keys += self._keys(claimant)
             args += [*_who(claimant), micros(seconds)]
         # One call for all: most of what a script costs is its start. (On one server; they are in many slots.)
-        replies = self._call(_REQUEUE, keys, args, over=self._for_renewal()) if keys else []
-        return [reply == 1 for reply in replies]
+        reply = self._call(_REQUEUE, keys, args, over=self._for_renewal()) if keys else b""
+        return [digit == _ONE for digit in reply]
 
     def complete(self, claimant: Claimant, ending: Ending, /) -> bool:
         return bool(self._call(_COMPLETE, self._keys(claimant), [*_who(claimant), *_how(ending)]) == 1)
@@ -464,6 +464,7 @@ def _rare(claim: Claim) -> list[Any]:
     return rare[:told]
 
 
+_ONE = ord("1")
 _USUAL = [0, "", "", 0, "nothing", "", 0, 0, ""]
 
 

@@ -218,8 +218,6 @@ def test_a_stopped_worker_that_wakes_while_another_runs_its_job_which_is_then_ki
     one, other = by_child(scene, first["pid"])
     one.pause()
     scene.begun(2)
-    scene.gate.open("first")
-    scene.gate.shut("first")
     one.resume()  # its end is refused, its ack takes the other worker's message away: they share a delivery tag
     one.wait_for_log(f"Task short[{result.id}] ignored")
     other.kill()

@@ -1,35 +1,17 @@
--- KEYS: entry, own receipt, [receipt of the twin to join]
--- ARGV: owner, attempt, state, lease, keep_for,
---       [copy_for, copy, payload, skip, reuse, owner of the twin, floor, replace_queued, stamp]
--- Answers 'token starts took_over' if it is granted: the usual answer is one short text, the cheapest to read;
---      else {'held', owner, attempt, token, state, since, remaining, payload, publish, stamp}
---      or {'completed', owner, how, token, at, outcome, twin, answered, payload}
-local owner, attempt, state = ARGV[1], ARGV[2], ARGV[3]
-local lease, keep = tonumber(ARGV[4]), tonumber(ARGV[5])
-local copy_for, copy, payload = tonumber(ARGV[6] or '0'), ARGV[7] or '', ARGV[8] or ''
+-- A claim that finds something; it goes on after claim_new.lua, whose values it has.
+local copy_for, copy = tonumber(ARGV[6] or '0'), ARGV[7] or ''
 local skip, reuse, join = ARGV[9] == '1', ARGV[10] or 'nothing', ARGV[11]
-local floor, replace_queued, stamp = tonumber(ARGV[12] or '0'), ARGV[13] == '1', ARGV[14]
+local replace_queued, stamp = ARGV[13] == '1', ARGV[14]
 
-local now = clock()
 local entry = load_entry(KEYS[1], now)
 local own = load_receipt(KEYS[2], now)
 
--- Seeded by the clock: the entry may be evicted or flushed whole, and tokens still only rise.
 local function next_token(last)
     return math.max(last + 1, floor + 1, now)
 end
 
--- Most claims find nothing, and need nothing of what is defined below.
-if not (entry or own or KEYS[3]) then
-    local token, starts = next_token(0), state == 'running' and 1 or 0
-    save(KEYS[1], {
-        state, owner, attempt, token, now, now + lease, keep, starts, false, payload, '', 0, 0, 0, '', {}, false, false,
-    }, now + lease + keep, now)
-    return string.format('%.0f %d 0', token, starts)
-end
-
 local function leased(granted)
-    return string.format('%.0f %d %d', granted[TOKEN], granted[STARTS], granted[TOOK_OVER] and 1 or 0)
+    return {ok = string.format('%.0f %d %d', granted[TOKEN], granted[STARTS], granted[TOOK_OVER] and 1 or 0)}
 end
 
 local function completed(by, receipt)

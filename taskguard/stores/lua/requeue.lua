@@ -1,7 +1,7 @@
 -- KEYS: entry and own receipt of each job
 -- ARGV: copy_for, keep_starts, whether it only marks and leaves a running entry alone, name of the message that goes on;
 --       then for each job: owner, attempt, token (0: not known), seconds
--- Answers for each job 1 if it is in the queue by this attempt, else 0. Each is a step of its own.
+-- Answers one digit for each job: 1 if it is in the queue by this attempt, else 0. Each is a step of its own.
 local copy_for, keep_starts, only_marks, copy = tonumber(ARGV[1]), ARGV[2] == '1', ARGV[3] == '1', ARGV[4]
 local now = clock()
 
@@ -51,4 +51,4 @@ for job = 1, #KEYS / 2 do
         KEYS[2 * job - 1], KEYS[2 * job], ARGV[its + 1], ARGV[its + 2], tonumber(ARGV[its + 3]), tonumber(ARGV[its + 4])
     )
 end
-return answers
+return {ok = table.concat(answers)}
