@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 DRIFT = 0.01
 """How much faster than ours the store's clock may run."""
 SLACK = 0.002
 
 
-def since_boot() -> float:
-    """Seconds on a clock that nobody sets and that goes on while the machine sleeps."""
-    return time.clock_gettime(_CLOCK)
-
-
 # The monotonic clock stands still during suspend, and a laptop that wakes would still believe in its lease.
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+since_boot = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+"""Seconds on a clock that nobody sets and that goes on while the machine sleeps."""
 
 
 def valid_until(asked: float, lease: float) -> float:

@@ -130,25 +130,27 @@ class Run:
             key = keys.explicit(given) if given else keys(args, kwargs)
             payload = self.guarded.payload(args, kwargs, explicit=bool(given))
             self.message.headers = headers.with_(id=self.id, key=key, payload=payload)
-        self.key = self.headers.key
+            headers = self.headers
+        self.key = headers.key
         self.arguments = self.guarded.arguments(args, kwargs)
-        self.place = self.headers.place or place_of(self.policy, self.key)
-        self.name = run_of(self.policy, self.key, self.headers.join or self.id)
+        self.place = headers.place or place_of(self.policy, self.key)
+        self.name = run_of(self.policy, self.key, headers.join or self.id)
         if self.note is not None and self.note.overlap == "allow_all":
             self.name = job_of(self.key, self.id)
 
     def _claim(self) -> Claim:
+        headers = self.headers
         return self.guard.new_claim(
             self.name,
             self.id,
             self.policy,
             attempt=getattr(self.request, ATTEMPT, ""),
-            join=self.headers.join,
+            join=headers.join,
             skip=self._ends_at_once(),
-            payload=self.headers.payload,
-            copy=self.headers.copy,
+            payload=headers.payload,
+            copy=headers.copy,
             copy_for=self.guarding.settings.republish_after,
-            floor=self.headers.floor,
+            floor=headers.floor,
         )
 
     def _claim_beside(self) -> Claim:

@@ -219,7 +219,7 @@ class RedisStore:
             return self._execute(over, b"EVAL", script.source, len(keys), *keys, *args)
 
     def _execute(self, over: _Connections, *command: Any) -> Any:
-        [reply] = self._exchange(over, [command])
+        [reply] = self._exchange(over, _packed(command), 1)
         if isinstance(reply, redis.exceptions.NoScriptError):
             raise reply
         return reply
@@ -230,19 +230,25 @@ class RedisStore:
         """Every call in one round trip."""
         if not calls:
             return []
-        commands = [(b"EVALSHA", script.sha, len(keys), *keys, *args) for keys, args in calls]
+        packed = b"".join([_packed((b"EVALSHA", script.sha, len(keys), *keys, *args)) for keys, args in calls])
         return [
             self._call(script, *call, over=over) if isinstance(reply, redis.exceptions.NoScriptError) else reply
-            for call, reply in zip(calls, self._exchange(over, commands), strict=True)
+            for call, reply in zip(calls, self._exchange(over, packed, len(calls)), strict=True)
         ]
 
-    def _exchange(self, over: _Connections, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    def _exchange(self, over: _Connections, packed: bytes, expected: int) -> list[Any]:
+        """Send what is packed, and read as many replies."""
         connection = None
         try:
             try:
                 connection = over.take()
-                connection.send_packed_command([_packed(command) for command in commands], check_health=False)
-                replies = [_reply(connection) for _ in commands]
+                connection.send_packed_command([packed], check_health=False)
+                replies = []
+                for _ in range(expected):
+                    try:
+                        replies.append(connection.read_response(disable_decoding=True))
+                    except redis.exceptions.ResponseError as error:  # a reply like any other: the rest is to be read
+                        replies.append(error)
                 for reply in replies:
                     if isinstance(reply, Exception) and not isinstance(reply, redis.exceptions.NoScriptError):
                         raise reply
@@ -269,7 +275,10 @@ class RedisStore:
             connection.connect()
             commands = [(b"CLIENT", b"REPLY", b"SKIP"), (b"ECHO", b"not heard"), (b"ECHO", b"heard")]
             connection.send_packed_command([_packed(command) for command in commands], check_health=False)
-            self.can_be_silent = _reply(connection) == b"heard"
+            try:
+                self.can_be_silent = connection.read_response(disable_decoding=True) == b"heard"
+            except redis.exceptions.ResponseError:
+                self.can_be_silent = False
         except redis.exceptions.RedisError as error:
             self._explain(error)
         finally:
@@ -280,9 +289,8 @@ class RedisStore:
         try:
             connection = self._connections.take()
             try:
-                connection.send_packed_command(
-                    [_packed((b"CLIENT", b"REPLY", b"SKIP")), _packed(command)], check_health=False
-                )
+                silently = _packed((b"CLIENT", b"REPLY", b"SKIP"))
+                connection.send_packed_command([silently, _packed(command)], check_health=False)
             except BaseException:
                 connection.disconnect()
                 raise
@@ -419,14 +427,6 @@ def _packed(command: Sequence[Any]) -> bytes:
     """The command as it goes over the wire, at a third of the driver's price."""
     words = [word if type(word) is bytes else str(word).encode() for word in command]
     return b"*%d\r\n%b" % (len(words), b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words]))
-
-
-def _reply(connection: Any) -> Any:
-    """The next reply; an error that the server replied with is a value too, for its connection is sound."""
-    try:
-        return connection.read_response(disable_decoding=True)
-    except redis.exceptions.ResponseError as error:
-        return error
 
 
 def _who(claimant: Claimant) -> list[Any]:
