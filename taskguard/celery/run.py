@@ -19,6 +19,7 @@ from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry
 from kombu.exceptions import OperationalError
 
+from taskguard.celery import first_success
 from taskguard.celery.call import Call
 from taskguard.celery.guarding import Guarding, TaskGuard
 from taskguard.celery.headers import ATTEMPT, Headers
@@ -279,7 +280,8 @@ class Run:
         if self.held_back:  # a retry that was not thrown
             self._go_on_elsewhere(work)
             return value
-        self._settled(lambda: work.complete("succeeded", outcome))
+        if self._settled(lambda: work.complete("succeeded", outcome)) and not self.message.ignores_result:
+            first_success.expect(self.task.backend, self.id)
         self._note_end("succeeded")
         return value
 
@@ -309,19 +311,23 @@ class Run:
     def _tell_not_kept(self, why: NotKept) -> None:
         self.guard.tell("not_kept", self.claim, detail=str(why))
 
-    def _settled(self, end: Callable[[], bool]) -> None:
-        """Bring the end to the store. One that is refused is another run's to tell: the message is put back."""
+    def _settled(self, end: Callable[[], bool]) -> bool:
+        """Bring the end to the store. One that is refused is another run's to tell: the message is put back.
+
+        Whether the store has accepted it; it has not where the app would rather go on without.
+        """
         try:
             accepted = end()
         except StoreError as error:
             if self.guarding.settings.on_store_error == "run_unguarded":
-                return
+                return False
             _logger.error("%s[%s] has ended and the store cannot be told: %s", self.task.name, self.id, error)
             if self.guarding.settings.on_store_error == "fail" or self.request.is_eager:
                 raise
             self._put_back("the store cannot be told of its end")
         if not accepted and not self.request.is_eager:
             self._put_back("another run of it has begun")
+        return accepted
 
     def _go_on_elsewhere(self, work: Work) -> None:
         """The body has unwound, and the job goes on as another message, or not at all."""
