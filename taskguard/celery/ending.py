@@ -40,19 +40,23 @@ def _tell_not_kept(it: Delivery, why: NotKept) -> None:
     it.guard.tell("not_kept", it.claim, detail=str(why))
 
 
-def settled(it: Delivery, end: Callable[[], bool]) -> None:
-    """Bring the end to the store. One that is refused is another run's to tell: the message is put back."""
+def settled(it: Delivery, end: Callable[[], bool]) -> bool:
+    """Bring the end to the store. One that is refused is another run's to tell: the message is put back.
+
+    Whether the store has accepted it; it has not where the app would rather go on without.
+    """
     try:
         accepted = end()
     except StoreError as error:
         if it.guarding.settings.on_store_error == "run_unguarded":
-            return
+            return False
         _logger.error("%s[%s] has ended and the store cannot be told: %s", it.task.name, it.id, error)
         if it.guarding.settings.on_store_error == "fail" or it.request.is_eager:
             raise
         it.put_back("the store cannot be told of its end")
     if not accepted and not it.request.is_eager:
         it.put_back("another run of it has begun")
+    return accepted
 
 
 def requeue(it: Delivery, work: Work, call: Call | None = None, *, copy: str = "", keep_starts: bool = False) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 from celery.exceptions import Ignore, Reject, Retry
 
+from taskguard.celery import first_success
 from taskguard.celery.answer import answer
 from taskguard.celery.delivery import Delivery, in_hand, is_queued
 from taskguard.celery.ending import outcome_of, requeue, settled
@@ -105,7 +106,8 @@ class Run:
         if it.held_back:  # a retry that was not thrown
             go_on_elsewhere(it, work)
             return value
-        settled(it, lambda: work.complete("succeeded", outcome))
+        if settled(it, lambda: work.complete("succeeded", outcome)) and not it.message.ignores_result:
+            first_success.expect(it.task.backend, it.id)
         it.note_end("succeeded")
         return value
 

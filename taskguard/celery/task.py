@@ -18,6 +18,7 @@ from celery.utils.imports import symbol_by_name
 from taskguard.calls import CallInfo
 from taskguard.celery.app import install
 from taskguard.celery.delivery import ENDED, running
+from taskguard.celery.first_success import expect_no_more
 from taskguard.celery.guarding import POLICY_OPTIONS, TaskGuard, checked, is_installed
 from taskguard.celery.headers import IDEMPOTENCY_KEY, Headers
 from taskguard.celery.items import Item, map_in_hand
@@ -139,6 +140,7 @@ class GuardedTask(Task):  # type: ignore[misc]
 
     def after_return(self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
         super().after_return(status, retval, task_id, args, kwargs, einfo)
+        expect_no_more(task_id)
         ended = getattr(self.request, ENDED, None)
         if ended is None:
             return
