@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import atexit
 import logging
-import weakref
 from collections.abc import Callable
 
 from taskguard import interrupt, native
 from taskguard.clocks import since_boot
+from taskguard.living import Living
 
 LONGEST_SLEEP = 3600.0
 IDLE = 60.0
@@ -67,11 +67,11 @@ class Alarm:
             return self._started
 
 
-_alarms: weakref.WeakSet[Alarm] = weakref.WeakSet()
+_alarms: Living[Alarm] = Living()
 
 
 @atexit.register
 def _stop_all() -> None:
-    for alarm in list(_alarms):
+    for alarm in _alarms.all():
         if alarm._started:
             alarm.stop()

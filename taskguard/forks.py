@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import os
-import weakref
+import threading
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from taskguard import native
+from taskguard.living import Living
+
+LONGEST_WAIT = 10.0
+"""Seconds that a fork waits for another thread's to be over."""
 
 
 class Forked:
@@ -19,37 +27,58 @@ class Forked:
         """In the child: make this copy of the object fit for it."""
 
 
-_objects: weakref.WeakSet[Forked] = weakref.WeakSet()
+class _Forks(threading.local):
+    """Those who are told before a fork are told after it, each of them and no other; one fork at a time."""
+
+    objects: ClassVar[Living[Forked]] = Living()
+    turn: ClassVar[Any] = native.allocate_lock()
+
+    # Of the thread that forks: all three are called in the same one.
+    told: Sequence[Forked] = ()
+    has_turn = False
+
+    def before(self) -> None:
+        # Threads may fork at once: what one of them lets go of, the other must not take back before its own fork.
+        self.has_turn = self.turn.acquire(True, LONGEST_WAIT)
+        self.told = self.objects.all()
+        self._tell(Forked.before_fork.__name__)
+
+    def in_parent(self) -> None:
+        try:
+            self._tell(Forked.after_fork_in_parent.__name__)
+        finally:
+            self.told = ()
+            if self.has_turn:
+                self.has_turn = False
+                self.turn.release()
+
+    def in_child(self) -> None:
+        type(self).turn, self.has_turn = native.allocate_lock(), False
+        self.objects.after_fork()
+        try:
+            self._tell(Forked.after_fork.__name__)
+        finally:
+            self.told = ()
+
+    def _tell(self, step: str) -> None:
+        """Python forks whatever is raised here: so one that fails, or is interrupted, must not keep others from it."""
+        failure: BaseException | None = None
+        for thing in self.told:
+            try:
+                getattr(thing, step)()
+            except BaseException as error:
+                failure = error
+        if failure is not None:
+            raise failure
+
+
+_forks = _Forks()
 
 
 def watch_forks(thing: Forked) -> None:
     """Tell *thing* of every fork from now on, as long as somebody still uses it."""
-    _objects.add(thing)
-
-
-def _before() -> None:
-    _each(Forked.before_fork.__name__)
-
-
-def _in_parent() -> None:
-    _each(Forked.after_fork_in_parent.__name__)
-
-
-def _in_child() -> None:
-    _each(Forked.after_fork.__name__)
-
-
-def _each(step: str) -> None:
-    """Python forks whatever is raised here: so one that fails, or is interrupted, must not keep the others from it."""
-    failure: BaseException | None = None
-    for thing in list(_objects):
-        try:
-            getattr(thing, step)()
-        except BaseException as error:
-            failure = error
-    if failure is not None:
-        raise failure
+    _forks.objects.add(thing)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+    os.register_at_fork(before=_forks.before, after_in_parent=_forks.in_parent, after_in_child=_forks.in_child)

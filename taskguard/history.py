@@ -11,7 +11,6 @@ import atexit
 import json
 import logging
 import os
-import weakref
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -26,6 +25,7 @@ from taskguard.errors import ConfigurationError, StoreError
 from taskguard.events import Event, Kind
 from taskguard.forks import Forked, watch_forks
 from taskguard.interrupt import came_by_signal
+from taskguard.living import Living
 from taskguard.store import Store
 
 Kept: TypeAlias = bool | Literal["arguments"]
@@ -228,11 +228,11 @@ def _decision(line: Line) -> Decision | None:
     return Decision(at=line.at, where=where, event=event)
 
 
-_recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
+_recorders: Living[Recorder] = Living()
 
 
 @atexit.register
 def flush_all(**_: object) -> None:
     """The process ends: what was gathered leaves it."""
-    for recorder in list(_recorders):
+    for recorder in _recorders.all():
         recorder.flush(last=True)

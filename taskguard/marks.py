@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import weakref
 from collections import OrderedDict
 from itertools import groupby
 
@@ -17,6 +16,7 @@ from taskguard.alarm import Alarm
 from taskguard.clocks import since_boot
 from taskguard.errors import StoreError
 from taskguard.forks import Forked, watch_forks
+from taskguard.living import Living
 from taskguard.store import Claimant, Store
 
 GATHER = 0.05
@@ -88,11 +88,11 @@ class Marks(Forked):
             self.send()
 
 
-_all: weakref.WeakSet[Marks] = weakref.WeakSet()
+_all: Living[Marks] = Living()
 
 
 @atexit.register
 def _send_all() -> None:
-    for marks in list(_all):
+    for marks in _all.all():
         if marks._waiting:
             marks.send()

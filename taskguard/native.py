@@ -29,6 +29,11 @@ def allocate_lock() -> Any:
     return original("_thread", "allocate_lock")()
 
 
+def allocate_rlock() -> Any:
+    """As `allocate_lock`, for a thread that may come to it again."""
+    return original("_thread", "RLock")()
+
+
 def start_thread(function: Callable[[], None]) -> None:
     """Run *function* in a daemon thread of the operating system."""
     original("_thread", "start_new_thread")(function, ())
