@@ -267,8 +267,7 @@ class Timekeeper:
         except BaseException:
             self._store.release(answer, Ending(keep_for=slot.keep_for))
             raise
-        self._say_published(slot, answer)
-        return True
+        return True if self._say_published(slot, answer) or self._is_in_other_hands(slot) else None
 
     def _is_published(self, slot: Slot, held: Held) -> bool:
         if held.state == "running":
@@ -276,14 +275,25 @@ class Timekeeper:
         found = self._store.get(slot.run_key)
         return found is not None and found.owner == slot.job_id and found.copies > 0
 
-    def _say_published(self, slot: Slot, lease: Lease) -> None:
-        # Refused if a worker has the job already, or another scheduler took it up: then it is known just as well.
-        if self._tracked:
-            longest = self._queued_for + slot.entry.begins_after
-            seconds = min(longest, slot.entry.expires_after or longest)
-            self._store.mark([(lease, seconds)], copy_for=self._lost_after(slot.entry))
-        else:
+    def _say_published(self, slot: Slot, lease: Lease) -> bool:
+        """Whether that is known now. It is refused if the claim is over, and a worker or another scheduler has it."""
+        if not self._tracked:
             self._store.complete(lease, Ending(how="succeeded", keep_for=slot.keep_for))
+            return True  # nobody would recognise a second message
+        longest = self._queued_for + slot.entry.begins_after
+        seconds = min(longest, slot.entry.expires_after or longest)
+        return self._store.mark([(lease, seconds)], copy_for=self._lost_after(slot.entry))[0]
+
+    def _is_in_other_hands(self, slot: Slot) -> bool:
+        """Whether a worker has the job, or another scheduler has published it, while this one slept.
+
+        One that has only claimed it may die before it publishes. Then nobody would look for this message, should it be
+        lost: the slot stays open until it is known.
+        """
+        run = self._store.get(slot.run_key)
+        if run is None:
+            return False
+        return run.owner != slot.job_id or run.state != "queued" or run.copies > 0
 
     def _cancel(self, run: Entry, by: Slot) -> None:
         """End the run that is in the way, for good. Its body is told when it next renews its lease."""

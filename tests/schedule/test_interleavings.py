@@ -96,6 +96,20 @@ def test_a_slot_in_hand_is_not_a_slot_settled():
     assert outcome is not None and "lost" in outcome.problem
 
 
+class TakesRefusalForKnown(Timekeeper):
+    """Believes that whoever has taken its claim over has published, too."""
+
+    def _is_in_other_hands(self, slot: Any) -> bool:
+        return True
+
+
+def test_who_takes_a_claim_over_may_die_before_it_publishes():
+    options = {"schedulers": 3, "slots": 2, "interruptions": 4, "most_faults": 3}
+    outcome = sample(scenario_with(TakesRefusalForKnown, **options), seed=2, number=3000)
+
+    assert outcome is not None and "lost" in outcome.problem
+
+
 def test_a_lost_message_must_be_looked_for():
     _, outcome = explore(scenario_with(NeverAgain, interruptions=0, most_faults=1))
 

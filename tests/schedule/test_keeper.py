@@ -11,7 +11,7 @@ from taskguard.errors import ConfigurationError, StoreUnavailableError
 from taskguard.schedule import Clocked, Interval, Slot, Timekeeper, Timing
 from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.clock import StoreClock
-from taskguard.store import Completed, Held, Lease
+from taskguard.store import Claim, Completed, Held, Lease
 from taskguard.stores.memory import MemoryStore
 from tests.schedule.bench import START, Bench, changed, every
 
@@ -114,6 +114,25 @@ def test_a_slot_whose_scheduler_died_after_publishing_runs_once(bench: Bench, ve
 
     assert len(bench.ran) == 1
     assert set(bench.seconds()) == {10}
+
+
+def test_a_slot_whose_message_is_lost_while_another_takes_its_claim_over_and_dies(bench: Bench):
+    keeper = bench.keeper(republish_after=5)
+    keeper.look(every(10), bench.publish)
+    bench.clock.advance(10)
+
+    def publish_and_sleep(slot: Slot) -> None:
+        """Its message never arrives; and before this one can say so, another scheduler claims the slot and dies."""
+        bench.clock.advance(2.1)
+        claim = Claim(slot.run_key, slot.job_id, "another", state="queued", lease=2, keep_for=60, payload=slot.payload)
+        assert isinstance(bench.store.claim(claim), Lease)
+
+    assert keeper.look(every(10), publish_and_sleep) <= 2
+    bench.clock.advance(2.1)
+    keeper.look(every(10), bench.publish)
+    bench.work()
+
+    assert len(bench.ran) == 1
 
 
 def test_a_worker_that_has_the_job_is_proof_that_it_was_published(bench: Bench):
