@@ -19,15 +19,6 @@ from tests.celery.settings import QUICK_REDELIVERY
 from tests.servers import require
 from tests.waiting import wait_until
 
-
-@pytest.fixture
-def make_scene(make_fleet: Any, tmp_path: Any) -> Any:
-    def make(**options: Any) -> Scene:
-        return Scene(make_fleet(**options), tmp_path)
-
-    return make
-
-
 REDIS_AND_RABBITMQ = pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
 
 
@@ -371,8 +362,7 @@ def test_a_storm(make_scene, calls, keys):
     scene = make_scene()
     for _ in range(4):
         scene.fleet.start_worker(wait=False, concurrency=1)
-    publishers = [scene.fleet.start_publisher(number, calls=calls // 8, keys=keys) for number in range(8)]
-    ids = [line for publisher in publishers for line in publisher.communicate(timeout=300)[0].split()]
+    ids = scene.fleet.publish_at_once(8, calls=calls // 8, keys=keys)
     assert len(ids) == calls
     for task_id in set(ids):
         assert scene.fleet.app.AsyncResult(task_id).get(timeout=60).startswith("storm-")
