@@ -105,7 +105,7 @@ class Fleet:
         files = [self._directory / f"publisher{number}" for number in range(publishers)]
         started = [
             hatchery.start(
-                [sys.executable, "-m", "tests.celery.publisher", *map(str, (number, calls, keys, file))],
+                [sys.executable, "-m", "tests.celery.publisher", *map(str, (number, publishers, calls, keys, file))],
                 log=file.with_suffix(".log"),
                 directory=ROOT,
                 environment=self._environment,
