@@ -19,7 +19,7 @@ from taskguard.errors import StoreError
 from taskguard.forks import Forked, watch_forks
 from taskguard.store import Claimant, Store
 
-GATHER = 0.02
+GATHER = 0.05
 """Seconds that marks are gathered for."""
 RECENT = 2.0
 """Seconds that a mark is known of after it was sent: an answer of the store may be older than it."""

@@ -1,7 +1,8 @@
 """What a store is: a handful of verbs on entries, and the values it answers with.
 
 Stores report, the guard decides. A store never waits, never retries and knows no policy: it is told what a claim
-needs to know and answers what it found.
+needs to know and answers what it found. What passes between them are plain values that nobody changes; frozen, they
+would cost a claim more than its key does.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ TOKEN_LIMIT = 2**53
 """A token is a count of microseconds and must stay exact in a Lua double."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Claimant:
     """Who asks: one attempt of one owner at one key.
 
@@ -31,7 +32,7 @@ class Claimant:
     attempt: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Claim(Claimant):
     """A request for a key, with all that the store must know to answer in one step."""
 
@@ -68,7 +69,7 @@ class Claim(Claimant):
     """The `Held.stamp` that told this copy to go on; given back once the copy is published, and names it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Lease(Claimant):
     """The claim was granted."""
 
@@ -80,7 +81,7 @@ class Lease(Claimant):
     """The key was running under a lease that had run out: its holder is dead, stopped or cut off."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Held(Claimant):
     """The key is held: by whom, under which token, in which state, since when and for how long still.
 
@@ -106,7 +107,7 @@ class Held(Claimant):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Completed:
     """The work has ended: by whom, how, and with what."""
 
@@ -143,7 +144,7 @@ class Entry:
     outcome: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Ending:
     """How a job ended, and how long that is remembered."""
 

@@ -16,11 +16,11 @@ from typing import Any
 from celery import Celery
 
 from taskguard.celery.call import AS_IS, Call
+from taskguard.celery.delivery import running
 from taskguard.celery.guarding import ATTRIBUTE, Guarding, is_installed
 from taskguard.celery.headers import IDEMPOTENCY_KEY, without_local
 from taskguard.celery.publish import Publisher
 from taskguard.celery.result import handle, info
-from taskguard.celery.run import running
 from taskguard.celery.scheduled import watch_slots
 from taskguard.switch import is_off
 
@@ -55,9 +55,9 @@ def _install(app: Celery) -> None:
         call = Call(guarding.send, name, args, kwargs, options)
         if as_is:
             return call.publish()
-        run = running()
-        if run is not None and run.id == options.get("task_id"):
-            return run.hold_back(call)
+        delivery = running()
+        if delivery is not None and delivery.id == options.get("task_id"):
+            return delivery.hold_back(call)
         task = options.get("task_type") or _task_named(app, name)
         guarded = getattr(task, "taskguard", None)
         if guarded is None:

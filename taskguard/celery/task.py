@@ -17,11 +17,13 @@ from celery.utils.imports import symbol_by_name
 
 from taskguard.calls import CallInfo
 from taskguard.celery.app import install
+from taskguard.celery.delivery import ENDED, running
+from taskguard.celery.first_success import expect_no_more
 from taskguard.celery.guarding import POLICY_OPTIONS, TaskGuard, checked, is_installed
 from taskguard.celery.headers import IDEMPOTENCY_KEY, Headers
 from taskguard.celery.items import Item, map_in_hand
 from taskguard.celery.result import handle
-from taskguard.celery.run import ENDED, Run, running
+from taskguard.celery.run import Run
 from taskguard.celery.scheduled import SlotRun, note_of
 from taskguard.errors import ConfigurationError, StoreError
 from taskguard.fence import current_fence
@@ -73,16 +75,16 @@ class GuardedTask(Task):  # type: ignore[misc]
         return bool(self.app.conf.task_track_started if chosen is None else chosen)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        request, run = self.request, running()
-        calls_itself = run is not None and run.request is request
+        request, around = self.request, running()
+        calls_itself = around is not None and around.request is request
         if not request.called_directly and request.id is not None and not calls_itself:
             if is_off():
                 return self._call_unguarded(self._call_body, request.id, args, kwargs)
             note = note_of(request)
-            delivery = Run(self, request, self._call_body)
+            run = Run(self, request, self._call_body)
             if note is None:
-                return delivery(args, kwargs)
-            return SlotRun(self, note, own_key=True)(lambda: delivery(args, kwargs))
+                return run(args, kwargs)
+            return SlotRun(self, note, own_key=True)(lambda: run(args, kwargs))
         mapped = map_in_hand()
         if mapped is not None:
             if is_off():
@@ -112,9 +114,9 @@ class GuardedTask(Task):  # type: ignore[misc]
         return super().apply_async(args, kwargs, *rest, **options)
 
     def replace(self, sig: Any) -> Any:
-        run = running()
-        if run is not None and run.id == self.request.id:
-            run.replaced_by_itself = self._shares_keys_with(_ends_as(sig))
+        delivery = running()
+        if delivery is not None and delivery.id == self.request.id:
+            delivery.replaced_by_itself = self._shares_keys_with(_ends_as(sig))
         return super().replace(sig)
 
     def _shares_keys_with(self, name: str) -> bool:
@@ -138,6 +140,7 @@ class GuardedTask(Task):  # type: ignore[misc]
 
     def after_return(self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
         super().after_return(status, retval, task_id, args, kwargs, einfo)
+        expect_no_more(task_id)
         ended = getattr(self.request, ENDED, None)
         if ended is None:
             return

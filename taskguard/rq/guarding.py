@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Literal, cast
 
+import redis
 from redis import Redis
 from rq import Queue
 from rq.serializers import DefaultSerializer
@@ -260,8 +261,17 @@ def warm(connection: Redis, serializer: Any) -> None:
     """Make what every work horse needs, in the process that forks them."""
     guard = guard_on(connection, serializer)
     Policy.trusted()
+    _learn_version(connection)
     with suppress(StoreError):
         cast(RedisStore, guard.store).learn_silence()  # a horse then ends without waiting for its last words
+
+
+def _learn_version(connection: Redis) -> None:
+    """Newer redis-py looks its own version up on the disk for each new connection, and each horse makes one."""
+    describe = getattr(redis, "DriverInfo", None)
+    options = connection.connection_pool.connection_kwargs
+    if describe is not None and not options.keys() & {"driver_info", "lib_name", "lib_version"}:
+        options["driver_info"] = describe()
 
 
 def _make_guard(store: Store, serializer: Any, settings: Settings) -> Guard:

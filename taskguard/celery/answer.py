@@ -1,0 +1,57 @@
+"""What a delivery answers whose work had ended before: the same end, as Celery would have told it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery.backends.base import DisabledBackend
+from celery.exceptions import Ignore
+
+from taskguard.celery.delivery import Delivery
+from taskguard.errors import DuplicateTaskError, EarlierFailureError, OutcomeNotKeptError
+from taskguard.store import Completed
+
+
+def answer(it: Delivery, done: Completed) -> Any:
+    """Answer with how it ended, as Celery would have; drop a leftover copy of what was answered."""
+    own = done.owner == it.id
+    it.free_place()
+    if own and done.how == "skipped" and it.conflict == "raise" and not _was_answered(it, done):
+        it.note_end("skipped")
+        raise DuplicateTaskError(it.key, done.twin, "running", done.at, done.token)
+    if done.how not in ("succeeded", "failed"):
+        raise Ignore(f"{it.key}: {done.how} before")
+    if own and _was_answered(it, done):
+        raise Ignore(f"{it.key}: {done.how} before, and answered")
+    if not own and it.message.is_linked:
+        it.leave_receipt(done.how, done.outcome)
+    it.note_end(done.how)
+    if done.how == "succeeded":
+        return _value_of(it, done)
+    if done.outcome is None:
+        raise EarlierFailureError(done.key, done.owner, "what it failed with was not kept")
+    raise it.guarding.outcomes.exception(done.outcome)
+
+
+def _was_answered(it: Delivery, done: Completed) -> bool:
+    """If nothing goes on after this job, all there was to do is to store its result."""
+    if done.answered:
+        return True
+    if it.message.is_linked or it.request.is_eager:
+        return False
+    if it.message.ignores_result:
+        return True
+    state: str | None = it.task.backend.get_task_meta(it.id).get("status")
+    return state == ("SUCCESS" if done.how == "succeeded" else "FAILURE")
+
+
+def _value_of(it: Delivery, done: Completed) -> Any:
+    if done.outcome is not None:
+        return it.guarding.outcomes.decode(done.outcome)
+    if it.message.ignores_result and not it.message.is_linked:
+        return None
+    if not isinstance(it.task.backend, DisabledBackend):
+        meta = it.task.backend.get_task_meta(done.owner)
+        if meta.get("status") == "SUCCESS":
+            return meta["result"]
+    raise OutcomeNotKeptError(done.key, done.owner, "it was too large, or could not be written down")
