@@ -10,7 +10,15 @@ pytest.register_assert_rewrite("taskguard.testing.contract", "taskguard.testing.
 
 from taskguard import TaskguardError  # noqa: E402 - after the rewriting was asked for
 from taskguard.testing.clock import FakeClock  # noqa: E402 - after the rewriting was asked for
-from tests.servers import PgBouncer, PostgresServer, Proxy, RedisServer, require  # noqa: E402
+from tests.servers import (  # noqa: E402
+    PgBouncer,
+    PostgresServer,
+    Proxy,
+    RabbitMQServer,
+    RedisServer,
+    durable_redis,
+    require,
+)
 
 KINDS = ("sqlite", "redis", "postgresql")
 BITES = (AssertionError, TaskguardError, pytest.fail.Exception)
@@ -32,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # The servers that are slow to start: one of each is enough, whatever the number of processes.
     for item in items:
         for server, words in (("rabbitmq", ("rabbitmq",)), ("mariadb", ("mariadb", "mysql"))):
-            if any(word in item.nodeid for word in words):
+            if any(word in item.nodeid.lower() for word in words):
                 item.add_marker(pytest.mark.xdist_group(server))
                 break
 
@@ -56,8 +64,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    flavour = "redis-8" if RedisServer("valkey").missing() else "valkey"  # there is no Valkey wheel for Python 3.10
-    with closing(require(flavour, persistence="aof", settings={"appendfsync": "always"})) as server:
+    with closing(durable_redis()) as server:
         yield server
 
 
@@ -70,6 +77,12 @@ def postgres_server() -> Iterator[PostgresServer]:
 @pytest.fixture(scope="session")
 def pgbouncer(postgres_server: PostgresServer) -> Iterator[PgBouncer]:
     with closing(require(PgBouncer, postgres_server)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_server() -> Iterator[RabbitMQServer]:
+    with closing(require(RabbitMQServer)) as server:
         yield server
 
 

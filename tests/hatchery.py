@@ -3,7 +3,7 @@
 A worker of Celery spends a second of processor time on its imports, and the tests start hundreds. What comes out is a
 process of its own, in a session of its own, with its own environment, that runs `python -m PROGRAM` as ever. A program
 that must begin with an interpreter of its own (one that gevent patches before anything is imported, one with a library
-preloaded) is started the ordinary way.
+preloaded, one whose clock is set before anything has taken it from `time`) is started the ordinary way.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ PRELOADED = (
     "taskguard.stores.redis",
 )
 _OWN_INTERPRETER = ("gevent", "eventlet")
-_OWN_ENVIRONMENT = ("LD_", "PYTHONPATH", "PYTHONHOME")
+AHEAD = "TASKGUARD_TEST_AHEAD"
+"""Seconds that the clock of a process is ahead."""
+_OWN_ENVIRONMENT = ("LD_", "PYTHONPATH", "PYTHONHOME", AHEAD)
 
 
 def start(

@@ -204,20 +204,18 @@ class TestRabbitMQ:
 
             assert (server.port, _consume(server.url)) == (before, "kept")
 
-    def test_two_live_side_by_side_and_leave_nothing_behind(self) -> None:
-        with ThreadPoolExecutor() as pool:
-            servers = list(pool.map(require, [RabbitMQServer] * 2))
-        try:
+    def test_two_live_side_by_side_and_leave_nothing_behind(self, rabbitmq_server: RabbitMQServer) -> None:
+        with require(RabbitMQServer) as other:
+            servers = (rabbitmq_server, other)
             for number, server in enumerate(servers):
                 _publish(server.url, f"of {number}")
             told = [_consume(server.url) for server in servers]
-            pids = [pid for server in servers for pid in (server.pid, server.mapper.pid)]
-        finally:
-            for server in servers:
-                server.close()
+            pids = [other.pid, other.mapper.pid]
+        _publish(rabbitmq_server.url, "still")
 
         assert told == ["of 0", "of 1"]
         assert all(map(_is_gone, pids))
+        assert _consume(rabbitmq_server.url) == "still"
 
 
 class TestProxy:

@@ -104,20 +104,31 @@ def _run(
         barrier: Any = threading.Barrier(racers)
         with ThreadPoolExecutor(racers) as pool:
             return _gather(pool, racers, lambda: work(store, barrier, *settings))
-    context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager:
-        barrier = manager.Barrier(racers)
-        with ProcessPoolExecutor(racers, mp_context=context) as pool:
-            return _gather(pool, racers, _opened, opener, work, barrier, *settings)
+    # Forked from a process that has no threads and has imported the store: many starts at the cost of one.
+    # A barrier can only be inherited, not sent.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, type(store).__module__])
+    barrier = context.Barrier(racers)
+    with ProcessPoolExecutor(racers, mp_context=context, initializer=_meet_at, initargs=(barrier,)) as pool:
+        return _gather(pool, racers, _opened, opener, work, *settings)
 
 
 def _gather(pool: Executor, racers: int, work: Callable[..., list[Any]], *args: Any) -> list[list[Any]]:
     return [future.result(PATIENCE * 2) for future in [pool.submit(work, *args) for _ in range(racers)]]
 
 
-def _opened(opener: Callable[[], Store], work: Callable[..., list[Any]], barrier: Any, *settings: float) -> list[Any]:
+_barrier: Any = None
+"""Where the racers meet, in the process of each."""
+
+
+def _meet_at(barrier: Any) -> None:
+    global _barrier
+    _barrier = barrier
+
+
+def _opened(opener: Callable[[], Store], work: Callable[..., list[Any]], *settings: float) -> list[Any]:
     with _closing(opener()) as store:
-        return work(store, barrier, *settings)
+        return work(store, _barrier, *settings)
 
 
 @contextmanager

@@ -1,19 +1,19 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.celery.bodies import DIRECTORY, ledger_path
+from tests.bodies import DIRECTORY, Gate, ledger_of
 from tests.celery.fleet import Fleet, MakeFleet
-from tests.celery.gate import Gate
-from tests.celery.ledger import Ledger
 from tests.celery.local_docker import LocalDocker
+from tests.celery.scene import Scene
 from tests.celery.settings import AT_LEAST_ONCE, BITE, Backend, Broker
-from tests.servers import RabbitMQServer, RedisServer, require
+from tests.ledger import Ledger
+from tests.servers import durable_redis
 
 FLEETS = pytest.StashKey["list[Fleet]"]()
 
@@ -33,16 +33,10 @@ def docker_client() -> LocalDocker:
     return LocalDocker()
 
 
-@pytest.fixture(scope="session")
-def rabbitmq_server() -> Iterator[RabbitMQServer]:
-    with closing(require(RabbitMQServer)) as server:
-        yield server
-
-
 @pytest.fixture
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     monkeypatch.setenv(DIRECTORY, str(tmp_path))  # for bodies that run in the test process
-    return Ledger(ledger_path(tmp_path))
+    return ledger_of(tmp_path)
 
 
 @pytest.fixture
@@ -58,7 +52,7 @@ def make_fleet(request: pytest.FixtureRequest, docker_client: Any, tmp_path: Pat
 
         def make(broker: Broker = "redis", backend: Backend = "redis", conf: Mapping[str, Any] | None = None) -> Fleet:
             rabbitmq = request.getfixturevalue("rabbitmq_server") if broker.startswith("rabbitmq") else None
-            redis = stack.enter_context(closing(_redis()))
+            redis = stack.enter_context(closing(durable_redis()))
             conf = {**(conf or {}), BITE: request.config.getoption("--bite")}
             fleet = Fleet(docker_client, redis, rabbitmq, tmp_path, broker=broker, backend=backend, conf=conf)
             fleets.append(stack.enter_context(closing(fleet)))
@@ -68,11 +62,11 @@ def make_fleet(request: pytest.FixtureRequest, docker_client: Any, tmp_path: Pat
 
 
 @pytest.fixture
+def make_scene(make_fleet: MakeFleet, tmp_path: Path) -> Callable[..., Scene]:
+    return lambda **options: Scene(make_fleet(**options), tmp_path)
+
+
+@pytest.fixture
 def fleet(make_fleet: MakeFleet) -> Fleet:
     """The usual: Redis for everything, and tasks that are delivered at least once."""
     return make_fleet(conf=AT_LEAST_ONCE)
-
-
-def _redis() -> RedisServer:
-    flavour = "redis-8" if RedisServer("valkey").missing() else "valkey"  # there is no Valkey wheel for Python 3.10
-    return require(flavour, persistence="aof", settings={"appendfsync": "always"})

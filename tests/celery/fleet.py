@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
@@ -17,7 +16,8 @@ from uuid import uuid4
 
 from celery import Celery
 
-from tests.celery.bodies import DIRECTORY
+from tests import hatchery
+from tests.bodies import DIRECTORY
 from tests.celery.settings import ENVIRONMENT, Backend, Broker, settings, sql_url
 from tests.celery.worker import Worker
 from tests.servers import RabbitMQServer, RedisServer
@@ -100,11 +100,21 @@ class Fleet:
             worker.wait_until_ready()
         return worker
 
-    def start_publisher(self, number: int, *, calls: int, keys: int) -> subprocess.Popen[str]:
-        """See `publisher.py`."""
-        command = [sys.executable, "-m", "tests.celery.publisher", str(number), str(calls), str(keys)]
-        environment = {**os.environ, **self._environment}
-        return subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    def publish_at_once(self, publishers: int, *, calls: int, keys: int) -> list[str]:
+        """The ids that each of so many processes got for so many calls; see `publisher.py`."""
+        files = [self._directory / f"publisher{number}" for number in range(publishers)]
+        started = [
+            hatchery.start(
+                [sys.executable, "-m", "tests.celery.publisher", *map(str, (number, publishers, calls, keys, file))],
+                log=file.with_suffix(".log"),
+                directory=ROOT,
+                environment=self._environment,
+            )
+            for number, file in enumerate(files)
+        ]
+        for publisher, file in zip(started, files, strict=True):
+            assert publisher.wait(300) == 0, file.with_suffix(".log").read_text()
+        return [task_id for file in files for task_id in file.read_text().split()]
 
     def close(self) -> None:
         while self.workers:

@@ -1,24 +1,18 @@
-"""A fleet at work, as a test speaks of it: call a job, look at its entry, wait for what it did."""
+"""A fleet at work, as a test speaks of it."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-from tests.celery.bodies import ledger_path
+import tests.scene
 from tests.celery.fleet import Fleet
-from tests.celery.gate import Gate
-from tests.celery.ledger import Ledger
-from tests.waiting import wait_until
 
 
-class Scene:
-    def __init__(self, fleet: Fleet, directory: Any) -> None:
+class Scene(tests.scene.Scene):
+    def __init__(self, fleet: Fleet, directory: Path) -> None:
+        super().__init__(directory)
         self.fleet = fleet
-        self.ledger = Ledger(ledger_path(directory))
-        self.gate = Gate(directory)
-        self.key = uuid4().hex[:12]
-        """A new one for each test, so that tests can share a fleet."""
 
     def job(self, name: str) -> Any:
         return self.fleet.tasks.jobs[name]
@@ -31,36 +25,5 @@ class Scene:
     def entry(self, name: str = "job", *, key: str = "") -> Any:
         return self.job(name).taskguard.get(key or self.key)
 
-    def state(self, name: str = "job", *, key: str = "") -> str | None:
-        """free, queued, running or done; None if nothing is known of the key."""
-        entry = self.entry(name, key=key)
-        if entry is None:
-            return None
-        over = entry.state in ("queued", "running") and entry.remaining <= 0
-        return "free" if over else str(entry.state)
-
-    def wait_for_state(self, *states: str, name: str = "job", within: float = 20.0) -> None:
-        wait_until(lambda: self.state(name) in states, timeout=within, what=f"{states}, not {self.entry(name)}")
-
-    def begun(self, n: int = 1, *, key: str = "", **facts: Any) -> Any:
-        """The first lines of the bodies of this test's key, once there are *n*."""
-        return self.ledger.wait_for("begin", n, key=key or self.key, **facts)
-
-    def ended(self, n: int = 1, **facts: Any) -> Any:
-        return self.ledger.wait_for("end", n, key=self.key, **facts)
-
-    @property
-    def runs(self) -> int:
-        return self.ledger.count("begin", key=self.key)
-
-    @property
-    def overlaps(self) -> Any:
-        return self.ledger.overlaps(self.key)
-
-    def next_call_runs(self, name: str = "job") -> None:
-        """The key is usable: the next call of it is no duplicate, and runs."""
-        before = self.runs
-        result = self.call(name, value="next")
-        assert not result.taskguard.duplicate
-        self.begun(before + 1)
-        assert result.get(timeout=20) == "next"
+    def result(self, call: Any) -> Any:
+        return call.get(timeout=20)

@@ -12,11 +12,11 @@ from celery import Celery
 
 from taskguard.celery import singleton_task
 from tests.celery import accidents, bodies
-from tests.celery.haste import look_for_dead_children_often
+from tests.celery.haste import make_haste
 from tests.celery.jobs import make_jobs
 from tests.celery.settings import BITE, ENVIRONMENT
 
-look_for_dead_children_often()
+make_haste()
 
 app = Celery("tests")
 app.conf.update(json.loads(os.environ.get(ENVIRONMENT, "{}")))

@@ -14,13 +14,14 @@ from celery import chain, chord, group
 from celery.exceptions import MaxRetriesExceededError, SoftTimeLimitExceeded, TaskRevokedError, TimeLimitExceeded
 
 from taskguard import DuplicateTaskError, WaitTimeoutError
-from tests.celery.conftest import FLEETS, _redis
+from tests.celery.conftest import FLEETS
 from tests.celery.fleet import Fleet
 from tests.celery.haste import ENVIRONMENT as HASTE
 from tests.celery.jobs import TroubleError
-from tests.celery.ledger import lives
 from tests.celery.marks import needs_quorum_queues
 from tests.celery.scene import Scene
+from tests.ledger import lives
+from tests.servers import durable_redis
 from tests.waiting import wait_until
 
 BROKERS = ["redis", "rabbitmq", pytest.param("rabbitmq-quorum", marks=needs_quorum_queues)]
@@ -33,7 +34,7 @@ def shared(request: Any, docker_client: Any, tmp_path_factory: Any) -> Iterator[
     broker = request.param
     rabbitmq = request.getfixturevalue("rabbitmq_server") if broker != "redis" else None
     with ExitStack() as stack:
-        redis = stack.enter_context(closing(_redis()))
+        redis = stack.enter_context(closing(durable_redis()))
         fleet = Fleet(docker_client, redis, rabbitmq, directory, broker=broker, backend="redis", conf={})
         stack.enter_context(closing(fleet))
         fleet.start_worker(concurrency=3, options=["-E"], environment=HASTE)

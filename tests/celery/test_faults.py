@@ -13,20 +13,12 @@ from celery import chord
 from taskguard import TooManyStartsError
 from tests.celery.accidents import ENVIRONMENT as ACCIDENT
 from tests.celery.haste import ENVIRONMENT as HASTE
+from tests.celery.haste import IMPATIENT, PATIENCE
 from tests.celery.marks import needs_gevent_that_terminates, needs_quick_redelivery
 from tests.celery.scene import Scene
 from tests.celery.settings import QUICK_REDELIVERY
 from tests.servers import require
 from tests.waiting import wait_until
-
-
-@pytest.fixture
-def make_scene(make_fleet: Any, tmp_path: Any) -> Any:
-    def make(**options: Any) -> Scene:
-        return Scene(make_fleet(**options), tmp_path)
-
-    return make
-
 
 REDIS_AND_RABBITMQ = pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
 
@@ -168,12 +160,13 @@ def test_a_worker_killed_between_the_claim_and_the_body(make_scene):
 @pytest.mark.long
 @needs_quick_redelivery
 def test_a_job_that_outlives_the_visibility_timeout_five_times_runs_once(make_scene):
-    scene = make_scene(conf=dict(QUICK_REDELIVERY))
+    transport = {**QUICK_REDELIVERY["broker_transport_options"], "visibility_timeout": 1}
+    scene = make_scene(conf={"broker_transport_options": transport})
     for _ in range(2):
         scene.fleet.start_worker(wait=False)
     result = scene.call("short", gate="gate", value=1)
     scene.begun()
-    time.sleep(10)  # five times the timeout: time itself is under test
+    time.sleep(5)  # five times the timeout: time itself is under test
     assert any("running elsewhere" in worker.log() or "duplicate" in worker.log() for worker in scene.fleet.workers)
     scene.gate.open()
     assert result.get(timeout=20) == 1
@@ -302,7 +295,8 @@ def test_both_copies_alive_and_it_still_runs_once(make_scene):
 
 # -- a store that is away ----------------------------------------------------------------------------------------
 
-AWAY = 10.0
+AWAY = PATIENCE + 3.0
+"""Longer than a worker asks in vain, longer than a lease, and than it takes until a message is delivered again."""
 
 
 @pytest.fixture
@@ -314,12 +308,12 @@ def store() -> Any:
 @pytest.mark.long
 def test_the_store_is_down_when_a_job_is_called(make_scene, store):
     scene = make_scene(conf={"taskguard_store": store.url})
-    scene.fleet.start_worker()
+    scene.fleet.start_worker(environment=IMPATIENT)
     store.stop()
     started = time.monotonic()
     result = scene.call(value=1)
     assert time.monotonic() - started < 5  # a second of patience, not the ten of a worker
-    time.sleep(AWAY - 2)
+    time.sleep(AWAY)
     assert scene.runs == 0
     store.start()
     assert result.get(timeout=40) == 1
@@ -331,7 +325,7 @@ def test_the_store_is_down_when_a_job_starts(make_scene, store):
     scene = make_scene(conf={"taskguard_store": store.url})
     results = [scene.call(value=1), scene.call(value=1, task_id="another")]
     store.stop()
-    scene.fleet.start_worker()
+    scene.fleet.start_worker(environment=IMPATIENT)
     time.sleep(AWAY)
     assert scene.runs == 0
     store.start()
@@ -344,7 +338,7 @@ def test_the_store_is_down_when_a_job_starts(make_scene, store):
 def test_the_store_is_down_when_a_job_ends(make_scene, store):
     scene = make_scene(conf={"taskguard_store": store.url, **QUICK_REDELIVERY})
     for _ in range(2):
-        scene.fleet.start_worker()
+        scene.fleet.start_worker(environment=IMPATIENT)
     result = scene.call("short", gate="gate", value=1)
     scene.begun()
     store.stop()
@@ -371,8 +365,7 @@ def test_a_storm(make_scene, calls, keys):
     scene = make_scene()
     for _ in range(4):
         scene.fleet.start_worker(wait=False, concurrency=1)
-    publishers = [scene.fleet.start_publisher(number, calls=calls // 8, keys=keys) for number in range(8)]
-    ids = [line for publisher in publishers for line in publisher.communicate(timeout=300)[0].split()]
+    ids = scene.fleet.publish_at_once(8, calls=calls // 8, keys=keys)
     assert len(ids) == calls
     for task_id in set(ids):
         assert scene.fleet.app.AsyncResult(task_id).get(timeout=60).startswith("storm-")

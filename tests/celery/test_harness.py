@@ -7,12 +7,12 @@ import os
 import pytest
 from celery.exceptions import WorkerLostError
 
+from tests.bodies import Gate
 from tests.celery.fleet import Fleet, MakeFleet
-from tests.celery.gate import Gate
 from tests.celery.haste import ENVIRONMENT as HASTE
-from tests.celery.ledger import Ledger
 from tests.celery.marks import needs_quick_redelivery, needs_quorum_queues
 from tests.celery.settings import AT_LEAST_ONCE, QUICK_REDELIVERY
+from tests.ledger import Ledger
 from tests.waiting import wait_until
 
 

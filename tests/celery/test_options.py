@@ -13,19 +13,12 @@ from celery.exceptions import WorkerLostError
 
 from taskguard import StoreUnavailableError
 from tests.celery.haste import ENVIRONMENT as HASTE
+from tests.celery.haste import IMPATIENT
 from tests.celery.marks import needs_quick_redelivery
 from tests.celery.scene import Scene
 from tests.celery.settings import QUICK_REDELIVERY
 from tests.servers import require
 from tests.waiting import wait_until
-
-
-@pytest.fixture
-def make_scene(make_fleet: Any, tmp_path: Any) -> Any:
-    def make(**options: Any) -> Scene:
-        return Scene(make_fleet(**options), tmp_path)
-
-    return make
 
 
 @pytest.fixture
@@ -87,7 +80,7 @@ def test_retry_on_worker_lost(scene):
 def test_on_store_error(make_scene, chosen):
     with closing(require("redis-8")) as store:
         scene = make_scene(conf={"taskguard_store": store.url, "taskguard_on_store_error": chosen})
-        scene.fleet.start_worker()
+        scene.fleet.start_worker(environment=IMPATIENT)
         result = scene.call("counted", value=1)
         assert result.get(timeout=20) == 1
         store.stop()

@@ -20,14 +20,6 @@ from tests.waiting import wait_until
 
 
 @pytest.fixture
-def make_scene(make_fleet: Any, tmp_path: Any) -> Any:
-    def make(**options: Any) -> Scene:
-        return Scene(make_fleet(**options), tmp_path)
-
-    return make
-
-
-@pytest.fixture
 def scene(make_scene: Any) -> Scene:
     scene = make_scene()
     scene.fleet.start_worker()

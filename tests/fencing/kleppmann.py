@@ -11,20 +11,17 @@ is one holder, told what to do line by line. RESOURCE(TARGET) is where it writes
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from importlib import import_module
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
 from taskguard import Fence, Guard, LeaseLostError, StaleFenceError, StoreUnavailableError
+from tests.told import ToldProcess, obey, say
 
 LEASE = 0.15
 
@@ -35,48 +32,11 @@ class Resource(Protocol):
     def read(self) -> str: ...
 
 
-class Holder:
+class Holder(ToldProcess):
     """The test's side of one holder."""
 
     def __init__(self, store: str, resource: str, target: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fencing.kleppmann", store, resource, target],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def ask(self, *words: Any) -> Any:
-        self.tell(*words)
-        return self.answer()
-
-    def tell(self, *words: Any) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{json.dumps(words)}\n")
-        self.process.stdin.flush()
-
-    def answer(self) -> Any:
-        assert self.process.stdout is not None
-        return json.loads(self.process.stdout.readline())
-
-    def stop(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
-
-    def wake(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
-
-    def __enter__(self) -> Holder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
+        super().__init__("tests.fencing.kleppmann", store, resource, target)
 
 
 class Story:
@@ -150,7 +110,7 @@ class _Worker:
             self.fence.check()
         except LeaseLostError:
             return "lost"
-        _say("checked")
+        say("checked")
         sys.stdin.readline()
         try:
             write()
@@ -168,15 +128,8 @@ class _Worker:
         return self.resource.read()
 
 
-def _say(answer: Any) -> None:
-    print(json.dumps(answer), flush=True)
-
-
 def main() -> None:
-    worker = _Worker(*sys.argv[1:4])
-    while line := sys.stdin.readline():
-        verb, *args = json.loads(line)
-        _say(getattr(worker, verb)(*args))
+    obey(_Worker(*sys.argv[1:4]))
 
 
 if __name__ == "__main__":

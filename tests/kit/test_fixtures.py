@@ -56,7 +56,13 @@ from taskguard.testing import assert_ran_once, assert_skipped
 
 @pytest.fixture
 def celery_config(taskguard_store):
-    return {"broker_url": "memory://", "result_backend": "cache+memory://", "taskguard_store": taskguard_store}
+    quick = {"polling_interval": 0.1}  # a worker looks once a second, also whether it is to end
+    return {
+        "broker_url": "memory://",
+        "broker_transport_options": quick,
+        "result_backend": "cache+memory://",
+        "taskguard_store": taskguard_store,
+    }
 
 @pytest.fixture
 def charge(celery_app):

@@ -73,7 +73,7 @@ def test_every_call_of_rq_runs(redis_server, worker_class):
         assert len({job.id for job in jobs}) == 2
         assert [job.return_value(refresh=True) for job in jobs] == [job.id for job in jobs]
         assert bank.charges() == 2
-        assert connection.keys("taskguard:*charge*") == []
+        assert connection.keys("taskguard:*bank.ship*") == []
         assert not Queue("off", connection=connection).count
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.rq.scene import Scene
-from tests.servers import RedisServer, require
+from tests.servers import RedisServer, durable_redis
 
 SCENES = pytest.StashKey["list[Scene]"]()
 
@@ -45,6 +45,5 @@ def scene(make_scene: Any, redis_server: RedisServer) -> Scene:
 @pytest.fixture
 def own_redis() -> Iterator[RedisServer]:
     """The test's own, which may be hurt."""
-    flavour = "redis-8" if RedisServer("valkey").missing() else "valkey"
-    with closing(require(flavour, persistence="aof", settings={"appendfsync": "always"})) as server:
+    with closing(durable_redis()) as server:
         yield server

@@ -19,13 +19,13 @@ import redis
 from rq import Worker
 from rq.job import Job
 
+import tests.scene
 from taskguard.rq import GuardedQueue, GuardedSimpleWorker
 from taskguard.rq.note import Note
 from taskguard.rq.noted import NOTE
 from tests import hatchery
-from tests.celery.ledger import Ledger
+from tests.bodies import DIRECTORY
 from tests.rq import jobs
-from tests.rq.bodies import DIRECTORY, gate_path, ledger_path
 from tests.waiting import wait_until
 
 ENTRIES = "TASKGUARD_TEST_ENTRIES"
@@ -108,15 +108,14 @@ class WorkerProcess:
         return family
 
 
-class Scene:
+class Scene(tests.scene.Scene):
     def __init__(self, url: str, directory: Path, monkeypatch: Any) -> None:
+        super().__init__(directory)
         monkeypatch.setenv(DIRECTORY, str(directory))  # for bodies that run in the test process
         self.url = url
         self.directory = directory
         self.connection = redis.Redis.from_url(url)
         self.queue = GuardedQueue(f"queue-{uuid4().hex[:8]}", connection=self.connection)
-        self.ledger = Ledger(ledger_path(directory))
-        self.key = uuid4().hex[:12]
         self.workers: list[WorkerProcess] = []
 
     def close(self) -> None:
@@ -186,17 +185,6 @@ class Scene:
         guard = guarded.guard(self.connection, self.queue.serializer)
         return guard.store.get(guarded.key(key or self.key) + part)
 
-    def state(self, name: str = "job_", *, key: str = "", part: str = "") -> str | None:
-        """free, queued, running or done; None if nothing is known of the key."""
-        entry = self.entry(name, key=key, part=part)
-        if entry is None:
-            return None
-        over = entry.state in ("queued", "running") and entry.remaining <= 0
-        return "free" if over else str(entry.state)
-
-    def wait_for_state(self, *states: str, name: str = "job_", within: float = 20.0) -> None:
-        wait_until(lambda: self.state(name) in states, timeout=within, what=f"{states}, not {self.entry(name)}")
-
     def status(self, job: Any) -> str | None:
         """What RQ says of the job; None if it does not know it."""
         found = self.queue.fetch_job(job.id)
@@ -224,33 +212,10 @@ class Scene:
     def idle_workers(self) -> list[Any]:
         return [worker for worker in Worker.all(queue=self.queue) if worker.get_state() == "idle"]
 
-    # -- what happened ---------------------------------------------------------------------------------------------
-
-    def begun(self, n: int = 1, *, key: str = "", **facts: Any) -> Any:
-        """The first lines of the bodies of this test's key, once there are *n*."""
-        return self.ledger.wait_for("begin", n, key=key or self.key, **facts)
-
-    def ended(self, n: int = 1, **facts: Any) -> Any:
-        return self.ledger.wait_for("end", n, key=self.key, **facts)
-
-    @property
-    def runs(self) -> int:
-        return self.ledger.count("begin", key=self.key)
-
-    @property
-    def overlaps(self) -> Any:
-        return self.ledger.overlaps(self.key)
+    # -- the test's own doing --------------------------------------------------------------------------------------
 
     def open(self, gate: str = "gate") -> None:
-        gate_path(self.directory, gate).touch()
-
-    def next_call_runs(self, name: str = "job_") -> None:
-        """The key is usable: the next call of it is no duplicate, and runs."""
-        before = self.runs
-        job = self.call(name, value="next")
-        assert not job.taskguard.duplicate
-        self.begun(before + 1)
-        assert self.result(job) == "next"
+        self.gate.open(gate)
 
     def find_abandoned(self) -> None:
         """Lets the next worker that starts look for abandoned jobs: RQ looks every quarter of an hour."""

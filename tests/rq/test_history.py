@@ -15,9 +15,9 @@ from tests.servers import RedisServer
 from tests.waiting import wait_until
 
 
-def told(scene: Scene, redis_server: RedisServer) -> list[Decision]:
-    key = scene.entry().key if scene.entry() else ""
-    return decisions(open_store(redis_server.url), key) if key else []
+def told(scene: Scene, redis_server: RedisServer, name: str = "job_") -> list[Decision]:
+    entry = scene.entry(name)
+    return decisions(open_store(redis_server.url), entry.key) if entry else []
 
 
 def kinds(found: list[Decision]) -> list[tuple[str, str]]:
@@ -35,10 +35,10 @@ def test_a_horse_tells_before_it_ends(scene: Scene, redis_server: RedisServer, w
 
 def test_a_horse_that_is_killed_has_told_of_its_start(scene: Scene, redis_server: RedisServer):
     scene.start_worker()
-    scene.call(gate="gate")
+    scene.call("short", gate="gate")  # a horse tells when half of its lease is over
     scene.begun()
-    wait_until(lambda: ("claimed", "running") in kinds(told(scene, redis_server)))
-    start = told(scene, redis_server)[1]
+    wait_until(lambda: ("claimed", "running") in kinds(told(scene, redis_server, "short")))
+    start = told(scene, redis_server, "short")[1]
     horse = scene.workers[0].horse()
 
     assert start.where.endswith(f":{horse}")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.bodies import DIRECTORY
 from tests.rq import shared
-from tests.rq.bodies import DIRECTORY
 from tests.rq.scene import OURS, Scene, WorkerProcess
 from tests.servers import RedisServer
 

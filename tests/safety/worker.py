@@ -2,18 +2,18 @@
 
     python -m tests.safety.worker URL NAMESPACE
 
-Each line of input is a verb with its arguments as JSON; each line of output is the answer, as JSON.
+How it is told, `tests.told` says.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import ExitStack
 from typing import Any
 
 from taskguard import Fence, Guard, LeaseLostError
 from tests.naive import open_any
+from tests.told import obey, say
 
 
 class Worker:
@@ -55,10 +55,8 @@ def append(path: str, fence: Fence) -> Any:
 
 def main() -> None:
     worker = Worker(*sys.argv[1:3])
-    print(json.dumps("ready"), flush=True)
-    for line in sys.stdin:
-        verb, *args = json.loads(line)
-        print(json.dumps(getattr(worker, verb)(*args)), flush=True)
+    say("ready")
+    obey(worker)
 
 
 if __name__ == "__main__":

@@ -16,11 +16,10 @@ from celery.schedules import crontab
 from taskguard import Event, Fence, current_fence
 from taskguard.celery import install, singleton_task
 from taskguard.schedule import Slot
-from tests.celery.ledger import append
+from tests.hatchery import AHEAD
+from tests.ledger import append
 
 ENVIRONMENT = "TASKGUARD_TEST_SCHEDULE"
-AHEAD = "TASKGUARD_TEST_AHEAD"
-"""Seconds that the clock of this process is ahead."""
 
 
 def set_clock_ahead(seconds: float) -> None:

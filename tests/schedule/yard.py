@@ -18,9 +18,11 @@ from celery.beat import ScheduleEntry
 from taskguard.celery.timetable import entry_of, facts_of
 from taskguard.schedule import ScheduledEntry, Timing
 from taskguard.schedule.boundaries import MICROS, between
-from tests.celery.ledger import Ledger, Line
+from tests import hatchery
 from tests.celery.settings import QUICK_REDELIVERY
-from tests.schedule.project import AHEAD, ENVIRONMENT, schedule_of
+from tests.hatchery import AHEAD
+from tests.ledger import Ledger, Line
+from tests.schedule.project import ENVIRONMENT, schedule_of
 from tests.servers import children
 from tests.waiting import wait_until
 
@@ -42,14 +44,8 @@ class Process:
         self.start()
 
     def start(self) -> None:
-        with self.log.open("ab") as log:
-            self.process = children.spawn(
-                [sys.executable, *self._command],
-                log=log,
-                directory=ROOT,
-                environment=self._environment,
-                as_nobody=False,
-            )
+        command = [sys.executable, *self._command]
+        self.process = hatchery.start(command, log=self.log, directory=ROOT, environment=self._environment)
 
     def kill(self) -> None:
         children.crash(self.process)

@@ -22,6 +22,7 @@ __all__ = [
     "RedisServer",
     "Server",
     "ServerError",
+    "durable_redis",
     "require",
 ]
 
@@ -47,6 +48,12 @@ def require(kind: str | type[Server], *arguments: Any, **options: Any) -> Server
         _do_without(f"{server.name}: {reason}", forgiven=server.unobtainable() is not None)
     server.start()
     return server
+
+
+def durable_redis() -> RedisServer:
+    """The Redis that tests use unless they are about another one; what it has confirmed outlives a crash."""
+    flavour = "redis-8" if RedisServer("valkey").missing() else "valkey"  # there is no Valkey wheel for Python 3.10
+    return require(flavour, persistence="aof", settings={"appendfsync": "always"})
 
 
 def _do_without(reason: str, forgiven: bool) -> NoReturn:
