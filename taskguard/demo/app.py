@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from celery import Celery
@@ -81,7 +82,7 @@ def charge_plain(order: str) -> None:
 @singleton_task(app, lease=pace.lease)
 def tick(fence: Fence) -> Any:
     """One run of the schedule; it knows which slot it is for, whoever published it and whenever it runs."""
-    slot = fence.scheduled_for
-    if slot is not None:
-        with ledger.open() as connection:
-            ledger.charge(connection, f"tick {slot.timestamp():.0f}", fence.token)
+    # Switched off, nobody tells it the slot; then it can only look at the clock.
+    slot = fence.scheduled_for.timestamp() if fence.scheduled_for is not None else time.time()
+    with ledger.open() as connection:
+        ledger.charge(connection, f"tick {slot:.0f}", fence.token)
