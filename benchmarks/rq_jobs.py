@@ -1,9 +1,10 @@
 """What guarding an RQ job costs: jobs per second through real `rq worker` processes, which fork for each job.
 
-    python benchmarks/rq_jobs.py [--rounds 11] [--jobs 60] [--preload]
+    python benchmarks/rq_jobs.py [--rounds 31] [--jobs 20] [--preload]
 
 A round enqueues jobs of different keys; what is timed is how fast the worker gets on once all of them are there.
-Rounds are interleaved (each contender once per round, in turn); each figure is the median over the rounds, a ratio that
+Rounds are interleaved (each contender once per round, in turn) and short, since the pace of a machine changes within
+seconds; each figure is the median over the rounds, a ratio that
 of the ratios within one round. Queue and store are one server, which this script starts. `unique=True` is RQ's own: an
 id chosen by the caller. Without `--preload` each work horse imports the module of its job, as with any `rq worker`.
 """
@@ -88,8 +89,8 @@ def refusing(contender: Contender, calls: int) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--jobs", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--jobs", type=int, default=20)
     parser.add_argument("--preload", action="store_true")
     options = parser.parse_args()
     with closing(RedisServer("valkey" if RedisServer("valkey").missing() is None else "redis-8")) as server:

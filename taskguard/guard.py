@@ -83,9 +83,10 @@ class Guard:
         kept = history_of(store) if history else None
         self.recorder = None if kept is None else Recorder(kept)
         """Brings decisions to the store's history; None if none are kept."""
+        self.heartbeat = Heartbeat(self.store, self._tell_of_holding)
         if self.recorder is not None:
             self.listeners.add(self.recorder)
-        self.heartbeat = Heartbeat(self.store, self._tell_of_holding)
+            self.heartbeat.on_renewal = self.recorder.go_on
 
     def __repr__(self) -> str:
         return f"Guard({self.store!r})"

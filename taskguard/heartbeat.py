@@ -93,6 +93,8 @@ class Heartbeat(Forked):
     def __init__(self, store: Store, tell: Tell) -> None:
         self._store = store
         self._tell = tell
+        self.on_renewal: Callable[[], None] = lambda: None
+        """Called when leases are renewed: something has lasted for a third of its lease."""
         self._begin()
         watch_forks(self)
 
@@ -147,6 +149,7 @@ class Heartbeat(Forked):
                 due.append(holding)
         if due:
             self._try_to_renew(due)
+            self.on_renewal()
 
     def _try_to_renew(self, due: list[Holding]) -> None:
         try:

@@ -115,8 +115,6 @@ class Recorder(Forked):
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self.gather = GATHER
-        """Seconds that decisions are gathered for; where a thread and a connection for them cost much, longer."""
         self.after_fork()
         watch_forks(self)
         _recorders.add(self)
@@ -126,6 +124,7 @@ class Recorder(Forked):
         self._waiting: deque[tuple[float, Event]] = deque(maxlen=WAITING)
         self._where = f"{os.uname().nodename}:{os.getpid()}"
         self._due: float | None = None
+        self._holds_back = False
         self._failing = False
         self._sending = native.allocate_lock()
         self._alarm = Alarm(self._work, lambda: self._due)
@@ -133,11 +132,24 @@ class Recorder(Forked):
     def __call__(self, event: Event) -> None:
         now = since_boot()
         self._waiting.append((now, event))
+        if self._holds_back:
+            return
         # Two threads may both find it so; that is harmless.
         if self._due is None:
-            self._ring_by(now + self.gather)
+            self._ring_by(now + GATHER)
         elif len(self._waiting) == AT_ONCE:
             self._ring_by(now)
+
+    def hold_back(self) -> None:
+        """Gather until the end, or `go_on`: for a process that mostly ends before a thread for this would pay."""
+        self._holds_back = True
+
+    def go_on(self) -> None:
+        """It did not end: no longer hold back."""
+        if self._holds_back:
+            self._holds_back = False
+            if self._waiting:
+                self._ring_by(since_boot() + GATHER)
 
     def _ring_by(self, moment: float) -> None:
         self._due = moment

@@ -73,13 +73,14 @@ class Run:
         setattr(self.job, BEGUN, True)
         recorder = self.it.guard.recorder
         if recorder is not None:
-            recorder.gather = self.it.policy.lease / 2  # by then there is a connection beside RQ's, for the renewal
+            recorder.hold_back()  # a horse tells all at its end; one that lives for long from its first renewal on
         try:
             return self._run(args, kwargs)
         finally:
             setattr(self.job, BEGUN, False)
             if recorder is not None:
                 recorder.flush(last=True)  # a horse ends without what Python does at exit
+                recorder.go_on()
 
     def _run(self, args: Any, kwargs: Any) -> Any:
         try:

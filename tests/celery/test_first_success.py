@@ -59,7 +59,7 @@ def test_an_accepted_success_is_stored_without_a_look(app, looks, job):
 
 
 def test_of_a_plain_task_celery_looks_as_ever(app, looks, job):
-    task = app.task(double, name="plain")
+    task = app.task(double, name="plain", shared=False)
     deliver(make_task(app, double), "other", 1)  # the backend has been taught by now
     deliver(app.tasks[task.name], job, 2)
     assert looked_for(looks, job) == 1
