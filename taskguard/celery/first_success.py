@@ -19,8 +19,8 @@ _first: set[str] = set()
 
 def expect(backend: Any, task_id: str) -> None:
     """The next thing that *backend* is told of this job is its success, and it is the first."""
-    if not isinstance(backend, BaseKeyValueStoreBackend):
-        return
+    if not isinstance(backend, BaseKeyValueStoreBackend) or not hasattr(backend, _LOOK):
+        return  # it does not look, or in a way that is not known here
     if _LOOK not in vars(backend):
         _teach(backend)
     _first.add(task_id)

@@ -94,6 +94,13 @@ def test_nothing_is_left_of_a_result_that_is_not_stored(app, looks):
     assert not first_success._first
 
 
+def test_a_backend_that_looks_in_another_way_is_left_alone(app, job, monkeypatch):
+    monkeypatch.setattr(first_success, "_LOOK", "_a_later_name")
+    deliver(make_task(app, double), job, 2)
+    assert not first_success._first
+    assert app.AsyncResult(job).result == 4
+
+
 def test_a_backend_that_does_not_look_is_left_alone(app, job):
     backend = make_app(result_backend="rpc://").backend
     first_success.expect(backend, job)
