@@ -4,9 +4,9 @@
 
 A round enqueues jobs of different keys; what is timed is how fast the worker gets on once all of them are there.
 Rounds are interleaved (each contender once per round, in turn) and short, since the pace of a machine changes within
-seconds; each figure is the median over the rounds, a ratio that
-of the ratios within one round. Queue and store are one server, which this script starts. `unique=True` is RQ's own: an
-id chosen by the caller. Without `--preload` each work horse imports the module of its job, as with any `rq worker`.
+seconds; each figure is the median over the rounds, a ratio that of the ratios within one round. Queue and store are one
+server, which this script starts. `unique=True` is RQ's own: an id chosen by the caller. Without `--preload` each work
+horse imports the module of its job, as with any `rq worker`.
 """
 
 from __future__ import annotations

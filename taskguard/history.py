@@ -1,8 +1,8 @@
 """What was decided of late: a capped log in the store, behind `taskguard explain`, `stats` and `watch`.
 
 A process tells its decisions to a `Recorder`, which gathers them and hands them to the store's `History` from a thread
-of its own: no job waits for that. A process that is killed takes the last fifth of a second with it; what holds now is
-in the entries, never here.
+of its own: no job waits for that. A process that is killed takes the last fifth of a second with it, or what it held
+back; what holds now is in the entries, never here.
 """
 
 from __future__ import annotations

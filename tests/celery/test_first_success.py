@@ -106,3 +106,26 @@ def test_a_backend_that_does_not_look_is_left_alone(app, job):
     first_success.expect(backend, job)
     assert not first_success._first
     assert first_success._LOOK not in vars(backend)
+
+
+def test_another_delivery_answers_before_the_first_has_stored_its_success(app, job, monkeypatch):
+    ran: list[int] = []
+
+    def counted(a: int) -> int:
+        ran.append(a)
+        return 2 * a
+
+    task, store, asleep = make_task(app, counted), app.backend.mark_as_done, []
+
+    def sleeps(*args: Any, **options: Any) -> Any:
+        if not asleep:
+            asleep.append(True)
+            deliver(task, job, 2)
+        return store(*args, **options)
+
+    monkeypatch.setattr(app.backend, "mark_as_done", sleeps)
+    deliver(task, job, 2)
+
+    assert asleep and ran == [2]
+    assert app.AsyncResult(job).result == 4
+    assert not first_success._first

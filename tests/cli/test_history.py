@@ -267,3 +267,22 @@ def test_what_comes_after_the_gathered_is_not_forgotten_at_the_end():
     guard.recorder.flush(last=True)
 
     assert kinds(store) == ["claimed", "completed"]
+
+
+def test_what_is_held_back_is_told_at_the_end_and_starts_no_thread():
+    store = MemoryStore()
+    guard = Guard(store)
+    guard.recorder.hold_back()
+    guard.run("key", int, keep_for=60)
+    assert not guard.recorder._alarm._started
+
+    guard.recorder.flush(last=True)
+    assert kinds(store) == ["claimed", "completed"]
+
+
+def test_what_is_held_back_is_told_from_the_first_renewal_on():
+    store = MemoryStore()
+    guard = Guard(store)
+    guard.recorder.hold_back()
+    with guard.hold("key", lease=0.3):
+        wait_until(lambda: kinds(store) == ["claimed"], what="a renewal to tell it")
