@@ -525,7 +525,3 @@ def _tag(key: str) -> str:
 def _literal(text: str) -> str:
     """The text as it matches only itself in a pattern of SCAN."""
     return "".join(f"\\{letter}" if letter in "\\*?[]^" else letter for letter in text)
-
-
-def _without_secrets(text: str, password: str | None) -> str:
-    return text.replace(password, "***") if password else text

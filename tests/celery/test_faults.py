@@ -134,7 +134,8 @@ def test_a_worker_killed_between_the_end_of_the_body_and_the_ack(make_scene, mom
     job = scene.job("short")
     result = chord([job.s(scene.key, value=3), job.s(f"{scene.key}-2", value=4)], scene.fleet.tasks.total.s())()
     worker.wait_until_gone()
-    scene.fleet.start_worker()
+    died = scene.ledger.lines("accident")[0]["task_id"]
+    scene.fleet.start_worker().wait_for_log(f"Task short[{died}] received")
     assert result.get(timeout=30) == 7
     wait_until(lambda: queued_messages(scene) == 0)
     assert scene.runs == 1
@@ -248,8 +249,9 @@ def by_child(scene: Scene, pid: int) -> tuple[Any, Any]:
 
 def queued_messages(scene: Scene) -> int:
     """Everything the broker still has: waiting, or delivered and not acknowledged."""
-    client = redis.Redis.from_url(scene.fleet.database(0))
-    return int(client.llen(scene.fleet.queue)) + int(client.zcard("unacked_index"))
+    # In one step: a message that goes from the one to the other in between would be in neither.
+    both = redis.Redis.from_url(scene.fleet.database(0)).pipeline(transaction=True)
+    return sum(both.llen(scene.fleet.queue).zcard("unacked_index").execute())
 
 
 # -- lost --------------------------------------------------------------------------------------------------------
