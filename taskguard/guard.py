@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import os
-import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,16 +28,18 @@ from taskguard.errors import (
 )
 from taskguard.events import Event, Kind, Listener, Listeners, log
 from taskguard.fence import Fence, fence_held_here
-from taskguard.heartbeat import Heartbeat, Holding
+from taskguard.heartbeat import RENEWALS_PER_LEASE, Heartbeat, Holding
 from taskguard.history import Recorder, history_of
 from taskguard.keys import differing
 from taskguard.lone_fence import lone_fence
+from taskguard.outages import holder_that_may_return
 from taskguard.outcomes import JsonOutcomes, Outcomes
 from taskguard.policy import Policy
 from taskguard.signatures import fence_parameter, runs_later
 from taskguard.store import TOKEN_LIMIT, Claim, Claimant, Completed, Held, Lease, Reuse, Store
 from taskguard.stores import open_store
 from taskguard.switch import is_off
+from taskguard.waiting import pauses
 from taskguard.work import Work
 
 T = TypeVar("T")
@@ -47,8 +48,6 @@ PATIENCE = 10.0
 """How long a store that does not answer is asked again before that is an error."""
 HEALINGS = 3
 """How often work is begun again because a resource had seen a higher token than a store that lost its data gave it."""
-FIRST_PAUSE = 0.05
-LONGEST_PAUSE = 2.0
 
 _REUSE: dict[str, Reuse] = {"rerun": "nothing", "reuse_success": "success", "reuse": "anything"}
 
@@ -78,6 +77,8 @@ class Guard:
             raise ConfigurationError(f"history={history!r} is neither; write history=True or history=False")
         self.store = store
         self.patience = float(patience)
+        self._last_failure = float("-inf")
+        """When the store was last asked in vain."""
         self.outcomes: Outcomes = outcomes or JsonOutcomes()
         self.listeners = Listeners(listeners)
         kept = history_of(store) if history else None
@@ -255,6 +256,7 @@ class Guard:
         patience: float | None = None,
         before_too_many: Callable[[], None] = lambda: None,
         arguments: str = "",
+        after_outage: bool = False,
     ) -> Work | Held | Completed:
         """Ask for the key, to run the body now if it is granted.
 
@@ -262,7 +264,7 @@ class Guard:
         know before that end is in the store is done by *before_too_many*. *effect_key* is what `fence.once` goes by,
         where that is not the idempotency key; *arguments* are told to the listeners, as `Event.arguments`.
         """
-        asked, answer = self.ask(claim, tell=tell, patience=patience, arguments=arguments)
+        asked, answer = self.ask(claim, tell=tell, patience=patience, arguments=arguments, after_outage=after_outage)
         if not isinstance(answer, Lease):
             return answer
         work = Work(self, policy, answer, asked, idempotency_key or claim.owner, scheduled_for, effect_key, schedule)
@@ -275,14 +277,26 @@ class Guard:
         return work
 
     def ask(
-        self, claim: Claim, *, tell: bool = True, patience: float | None = None, arguments: str = ""
+        self,
+        claim: Claim,
+        *,
+        tell: bool = True,
+        patience: float | None = None,
+        arguments: str = "",
+        after_outage: bool = False,
     ) -> tuple[float, Lease | Held | Completed]:
         """The store's answer, and the moment before the question that it answers left.
 
         A reply that was lost is not an answer: the same claim is asked again, and gets its own lease back.
+        *after_outage*: the store did not answer when it was last asked for this job, by whichever process.
         """
+        grace = claim.lease / RENEWALS_PER_LEASE
 
         def once() -> tuple[float, Lease | Held | Completed]:
+            if after_outage or since_boot() - self._last_failure < grace:
+                held = holder_that_may_return(self.store, claim, grace)
+                if held is not None:
+                    return since_boot(), held
             return since_boot(), self.store.claim(claim)
 
         asked, answer = self._patiently(once, claim, self.patience if patience is None else patience)
@@ -330,6 +344,8 @@ class Guard:
                 waits = waits or pauses()
                 pause = next(waits)
                 passing = isinstance(error, StoreUnavailableError)
+                if passing:
+                    self._last_failure = since_boot()
                 if not passing or since_boot() + pause >= started + patience:
                     self.tell("store_unavailable" if passing else "store_failed", claimant, detail=str(error))
                     raise
@@ -382,14 +398,6 @@ class Guard:
 
     def _tell_of_holding(self, holding: Holding, kind: Kind, detail: str) -> None:
         self.tell(kind, holding.lease, token=holding.lease.token, detail=detail)
-
-
-def pauses(first: float = FIRST_PAUSE, longest: float = LONGEST_PAUSE) -> Iterator[float]:
-    """Exponential backoff with full jitter: many that wait for one thing do not ask at the same moment."""
-    most = first
-    while True:
-        yield random.uniform(0, most)
-        most = min(longest, most * 2)
 
 
 def new_attempt() -> str:

@@ -52,6 +52,8 @@ class Headers(NamedTuple):
     """Of a scheduled job: which slot it is for (`taskguard.schedule.Note`)."""
     floor: int = 0
     """The highest token that a resource refused it with: the next one is higher."""
+    after_outage: bool = False
+    """It was put back because the store did not answer: who held the key then may not have been able to renew."""
 
     @classmethod
     def of(cls, headers: Mapping[str, Any] | None, task_id: str | None) -> Headers:
@@ -74,7 +76,7 @@ class Headers(NamedTuple):
 
     def as_new(self) -> Headers:
         """For the next message of the job: it was not put back, waits for nobody and is no copy."""
-        return self._replace(join="", copy="", heir="", rounds=0, since=0.0)
+        return self._replace(join="", copy="", heir="", rounds=0, since=0.0, after_outage=False)
 
 
 _NAMES = [(name, PREFIX + name) for name in Headers._fields]

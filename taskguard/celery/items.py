@@ -14,9 +14,10 @@ from celery._state import get_current_task
 
 from taskguard.celery.guarding import TaskGuard
 from taskguard.errors import DuplicateTaskError, EarlierFailureError, OutcomeNotKeptError, WaitTimeoutError
-from taskguard.guard import Guard, pauses
+from taskguard.guard import Guard
 from taskguard.policy import Policy
 from taskguard.store import Completed, Held
+from taskguard.waiting import pauses
 from taskguard.work import Work
 
 _MAPS = ("celery.map", "celery.starmap")

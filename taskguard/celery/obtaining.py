@@ -81,7 +81,9 @@ class Obtaining:
             scheduled_for=it.scheduled.scheduled_for if it.scheduled else None,
             schedule=it.scheduled.schedule if it.scheduled else "",
             arguments=it.arguments,
+            after_outage=it.message.headers.after_outage,
         )
+        it.change(after_outage=False)
         if isinstance(answer, Work) or not it.policy.enforce:
             return answer
         headers = it.message.headers

@@ -25,11 +25,12 @@ from taskguard.celery.headers import ATTEMPT, EVENTS, SERIALIZER, Headers
 from taskguard.celery.inprocess import remember, runs_here
 from taskguard.celery.scheduled import leave_end
 from taskguard.errors import StoreError
-from taskguard.guard import new_attempt, pauses
+from taskguard.guard import new_attempt
 from taskguard.places import job_of, place_of, run_of
 from taskguard.schedule import Note
 from taskguard.store import Claimant, Ending, How
 from taskguard.switch import is_off
+from taskguard.waiting import pauses
 
 LEAVE_ALONE = 5.0
 """Seconds for which a store that did not answer is not asked by the parent."""

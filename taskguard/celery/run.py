@@ -185,4 +185,5 @@ class Run:
         passing = isinstance(error, StoreUnavailableError)
         if (what == "fail" and not it.was_held) or it.request.is_eager or not passing:
             raise error
+        it.change(after_outage=True)
         return it.put_back("the store does not answer")

@@ -23,11 +23,12 @@ from taskguard.celery.guarding import guarding_of, is_installed
 from taskguard.celery.headers import ATTEMPT, SLOT, Headers
 from taskguard.celery.message import Message
 from taskguard.errors import StoreError, StoreUnavailableError
-from taskguard.guard import new_attempt, pauses
+from taskguard.guard import new_attempt
 from taskguard.policy import Policy
 from taskguard.schedule import Note, claim_of, gives_up
 from taskguard.store import Claimant, Completed, Ending, Held, How
 from taskguard.switch import is_off
+from taskguard.waiting import pauses
 from taskguard.work import Work
 
 UNWINDS_WITHIN = 1.0
@@ -98,6 +99,7 @@ class SlotRun:
                 scheduled_for=self._note.scheduled_for,
                 schedule=self._note.schedule,
                 tell=False,
+                after_outage=headers.after_outage,
             )
             is_itself = isinstance(answer, Held) and answer.owner == self._id
             if not is_itself or time.monotonic() - started > UNWINDS_WITHIN:
@@ -121,6 +123,7 @@ class SlotRun:
             return body()  # a guarded task asks by itself
         if what == "fail" or not isinstance(error, StoreUnavailableError):
             raise error
+        self._message.headers = self._message.headers.with_(after_outage=True)
         return self._put_back("the store does not answer")
 
     # -- running ---------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from typing import BinaryIO
 from taskguard.clocks import since_boot
 from taskguard.errors import ConfigurationError, StaleFenceError, StoreError, StoreUnavailableError
 from taskguard.fence import Fence
-from taskguard.guard import pauses
+from taskguard.waiting import pauses
 
 _DIGITS = 20
 """The mark is always so long: it is overwritten in place, by one write within one sector."""

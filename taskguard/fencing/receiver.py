@@ -22,9 +22,10 @@ from taskguard.errors import ConfigurationError, LeaseLostError, StoreError
 from taskguard.fencing.exchange import Request, Response, problem
 from taskguard.fencing.http import IDEMPOTENCY_KEY, RESOURCE, STALE, TOKEN
 from taskguard.fencing.http_marks import Marks, marks_in
-from taskguard.guard import Guard, pauses
+from taskguard.guard import Guard
 from taskguard.policy import Policy
 from taskguard.store import TOKEN_LIMIT, Held
+from taskguard.waiting import pauses
 from taskguard.work import Work
 
 DAY = 86400.0

@@ -14,7 +14,7 @@ from rq.job import Job, JobStatus
 
 from taskguard.clocks import since_boot
 from taskguard.errors import DuplicateTaskError, StoreError
-from taskguard.guard import Guard, new_attempt, pauses
+from taskguard.guard import Guard, new_attempt
 from taskguard.places import next_of, place_of, run_of
 from taskguard.policy import Policy
 from taskguard.rq.clock import JobClock
@@ -24,6 +24,7 @@ from taskguard.rq.noted import NotedJob, PutBack, noted
 from taskguard.rq.owner import is_other_run, job_id_of, occurrence_of, owner_of, shown
 from taskguard.rq.twin import Twin, end_queued
 from taskguard.store import Claimant, Ending, Entry, Held
+from taskguard.waiting import pauses
 
 if TYPE_CHECKING:
     from taskguard.schedule import Note as SlotNote

@@ -37,6 +37,8 @@ class Note:
     """When it first had to wait for another job."""
     floor: int = 0
     """The highest token that a resource refused it with: the next one is higher."""
+    after_outage: bool = False
+    """It was put back because the store did not answer: who held the key then may not have been able to renew."""
     slot: Mapping[str, Any] | None = None
     """For a scheduled job: the note of its slot; see `slot.py`."""
 
@@ -55,4 +57,4 @@ class Note:
 
     def as_new(self) -> Note:
         """For the next start of the job: it waits for nobody."""
-        return replace(self, join="", since=0.0)
+        return replace(self, join="", since=0.0, after_outage=False)

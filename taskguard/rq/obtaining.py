@@ -11,12 +11,12 @@ import time
 from dataclasses import replace
 
 from taskguard.errors import DuplicateTaskError, PayloadMismatchError, WaitTimeoutError
-from taskguard.guard import pauses
 from taskguard.rq.clock import LONGEST_WAIT
 from taskguard.rq.delivery import Delivery, facts_of, is_queued
 from taskguard.rq.noted import PutBack
 from taskguard.rq.owner import next_owner, shown
 from taskguard.store import Claim, Completed, Held
+from taskguard.waiting import pauses
 from taskguard.work import Work
 
 BEHIND = 1.0
@@ -102,7 +102,9 @@ class Obtaining:
             tell=tell,
             arguments=it.arguments,
             before_too_many=lambda: it.job.note_end(for_good=True),
+            after_outage=it.note.after_outage,
         )
+        it.change(after_outage=False)
         if given and not isinstance(answer, Work) and answer.payload and it.note.payload != answer.payload:
             raise PayloadMismatchError(answer.key, shown(answer.owner))
         return answer

@@ -288,6 +288,7 @@ class Run:
         passing = isinstance(error, StoreUnavailableError)
         if (what == "fail" and not it.was_held) or it.is_sync or not passing:
             raise error
+        it.change(after_outage=True)
         return it.put_back(None, "the store does not answer")  # the guard has been asking for a while already
 
 
