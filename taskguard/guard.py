@@ -28,11 +28,11 @@ from taskguard.errors import (
 )
 from taskguard.events import Event, Kind, Listener, Listeners, log
 from taskguard.fence import Fence, fence_held_here
-from taskguard.heartbeat import RENEWALS_PER_LEASE, Heartbeat, Holding
+from taskguard.heartbeat import Heartbeat, Holding
 from taskguard.history import Recorder, history_of
 from taskguard.keys import differing
 from taskguard.lone_fence import lone_fence
-from taskguard.outages import holder_that_may_return
+from taskguard.outages import grace_of, holder_that_may_return
 from taskguard.outcomes import JsonOutcomes, Outcomes
 from taskguard.policy import Policy
 from taskguard.signatures import fence_parameter, runs_later
@@ -290,7 +290,7 @@ class Guard:
         A reply that was lost is not an answer: the same claim is asked again, and gets its own lease back.
         *after_outage*: the store did not answer when it was last asked for this job, by whichever process.
         """
-        grace = claim.lease / RENEWALS_PER_LEASE
+        grace = grace_of(claim)
 
         def once() -> tuple[float, Lease | Held | Completed]:
             if after_outage or since_boot() - self._last_failure < grace:

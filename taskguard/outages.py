@@ -1,7 +1,7 @@
 """Just after the store was away: nobody could renew meanwhile, and a lease that ran out proves nothing.
 
-A holder that lives tries to renew all the time, several times in a third of its lease, and does so as soon as the store
-is back. Whoever asked in vain, and gets an answer again, gives it that time.
+A holder that lives tries to renew all the time, at least every two seconds, and does so as soon as the store is back.
+Whoever asked in vain, and gets an answer again, gives it the time for that.
 """
 
 from __future__ import annotations
@@ -9,8 +9,17 @@ from __future__ import annotations
 import time
 
 from taskguard.clocks import since_boot
+from taskguard.heartbeat import RENEWALS_PER_LEASE
 from taskguard.store import Claim, Entry, Held, Store
 from taskguard.waiting import pauses
+
+LONGEST_GRACE = 10.0
+"""Seconds: for those who hang on a connection that goes nowhere, too."""
+
+
+def grace_of(claim: Claim) -> float:
+    """How long a holder has to return: by then it would have renewed once, had the store been there."""
+    return min(LONGEST_GRACE, claim.lease / RENEWALS_PER_LEASE)
 
 
 def holder_that_may_return(store: Store, claim: Claim, grace: float) -> Held | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from taskguard import Guard, StoreUnavailableError
+from taskguard.outages import LONGEST_GRACE, grace_of
 from taskguard.store import Claim, Completed, Entry, Held, Lease
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing.clock import FakeClock
@@ -87,6 +88,10 @@ def test_a_place_in_the_queue_is_not_waited_for(store: RemoteStore, guard: Guard
     _, answer = guard.ask(ask("other", state="queued", lease=LEASE))
     assert isinstance(answer, Held) and answer.owner == "holder" and answer.state == "running"
     assert store.looks == 1
+
+
+def test_a_day_in_the_queue_is_no_reason_to_be_careful_for_hours():
+    assert grace_of(ask("other", state="queued", lease=86400)) == LONGEST_GRACE
 
 
 def test_a_claim_whose_reply_was_lost_in_the_outage_gets_its_own_lease_back(
