@@ -15,6 +15,7 @@ from typing import Any
 from celery.utils import uuid
 
 from taskguard.celery.call import Call
+from taskguard.celery.delivery import is_queued
 from taskguard.celery.guarding import Guarding, TaskGuard
 from taskguard.celery.headers import Headers
 from taskguard.celery.items import is_no_task
@@ -72,7 +73,19 @@ class _OneCall:
         if self._headers.slot:
             return self.publish_unclaimed()  # the run of its slot is claimed: whether it may run is for that to say
         place = self._headers.place or place_of(self._policy, self._headers.key)
+        if place and place != self._headers.place and self._finds_one_more_queued():
+            place = next_of(self._headers.key)
+            self._headers = self._headers.with_(place=place)
         return self._claim_and_publish(place) if place else self.publish_unclaimed()
+
+    def _finds_one_more_queued(self) -> bool:
+        """The one more run of an earlier call has not begun, though the key may be free: this call is news to it.
+
+        Published beside it, these arguments would run first, and the older ones after them.
+        """
+        if self._policy.on_conflict.enqueue != "run_once_more":
+            return False
+        return is_queued(self._guarding.calls.store.get(next_of(self._headers.key)))
 
     def _find_headers(self) -> Headers:
         found = self._call.headers

@@ -560,6 +560,31 @@ class TestRunOnceMore:
         assert sync.delay(1, 2).id != first.id
         assert len(sent(app)) == 2
 
+    def test_a_call_after_the_live_run_takes_the_place_of_one_that_still_waits(self):
+        app = make_app()
+
+        @guarded(app, on_conflict="run_once_more", key="user")
+        def sync(user, version):
+            return version
+
+        start(app, sync, 1, 1)
+        sync.delay(1, 2)
+        sync.taskguard.release(1, 1)  # that run is over, and the one more has not come yet
+        newest = sync.delay(1, 3)
+        assert store_of(app).get(f"{sync.taskguard.key(1, 1)}:next").owner == newest.id
+        assert sent(app)[-1].headers["taskguard_place"] == f"{sync.taskguard.key(1, 1)}:next"
+
+    def test_what_was_called_before_the_one_more_is_no_twin_of_what_is_called_after_it(self):
+        app = make_app()
+
+        @guarded(app, on_conflict="run_once_more", key="user")
+        def sync(user, version):
+            return version
+
+        first, _, third = (sync.delay(1, version) for version in (1, 2, 1))
+        assert third.id != first.id
+        assert store_of(app).get(f"{sync.taskguard.key(1, 1)}:next").owner == third.id
+
 
 def start(app: Any, task: Any, *args: Any) -> str:
     """A job of that key is running."""
