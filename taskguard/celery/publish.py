@@ -65,11 +65,14 @@ class _OneCall:
 
     def publish(self) -> Any:
         try:
-            self._headers = self._find_headers()
-        except (KeyArgumentError, StoreError):
+            self._headers = self._find_key()
+        except KeyArgumentError:
             raise
         except TypeError:
             return self._call.publish()  # arguments that do not fit are for the body to refuse, as without a guard
+        if not self._headers.store:
+            store = self._guarding.identity.name(self._guarding.calls, PATIENCE)
+            self._headers = self._headers.with_(store=store, at=time.time())
         if self._headers.slot:
             return self.publish_unclaimed()  # the run of its slot is claimed: whether it may run is for that to say
         place = self._headers.place or place_of(self._policy, self._headers.key)
@@ -87,7 +90,7 @@ class _OneCall:
             return False
         return is_queued(self._guarding.calls.store.get(next_of(self._headers.key)))
 
-    def _find_headers(self) -> Headers:
+    def _find_key(self) -> Headers:
         found = self._call.headers
         if found.key:
             return found
@@ -98,12 +101,7 @@ class _OneCall:
         facts: dict[str, Any] = {"id": self.task_id, "key": key, "payload": payload, "idempotency_key": given}
         if found.slot:
             facts["slot"] = found.slot
-        try:
-            store = self._guarding.identity.name(self._guarding.calls, PATIENCE)
-        except StoreError:
-            self._headers = Headers(**facts)  # it goes out with these
-            raise
-        return Headers(**facts, store=store, at=time.time())
+        return Headers(**facts)
 
     # -- asking ----------------------------------------------------------------------------------------------------
 

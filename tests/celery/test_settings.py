@@ -11,6 +11,8 @@ from taskguard import ConfigurationError
 from taskguard.celery.guarding import Guarding
 from taskguard.celery.settings import Settings, store_of, visibility_timeout
 
+from .inprocess import guarded, make_app, sent
+
 
 def app_with(**conf):
     app = Celery("settings", set_as_current=False)
@@ -33,6 +35,22 @@ def app_with(**conf):
 )
 def test_the_store_is_the_broker_else_the_result_backend(broker, backend, store):
     assert store_of(app_with(broker_url=broker, result_backend=backend)) == store
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"listeners": print}, {"listeners": [print, "print"]}, {"namespace": 5}, {"namespace": ""}],
+)
+def test_a_wrong_setting_is_told_at_the_first_call_and_nothing_is_published(wrong):
+    app = make_app(**{f"taskguard_{name}": value for name, value in wrong.items()})
+
+    @guarded(app)
+    def add(a):
+        return a
+
+    with pytest.raises(ConfigurationError, match=f"taskguard_{next(iter(wrong))}="):
+        add.delay(1)
+    assert not sent(app)
 
 
 def test_tls_of_the_broker_is_tls_of_the_store():
