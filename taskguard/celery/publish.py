@@ -215,4 +215,6 @@ class _OneCall:
 
     def _result_of(self, task_id: str) -> Any:
         make = self._call.options.get("result_cls") or self._guarding.app.AsyncResult
-        return make(task_id)
+        result = make(task_id)
+        result.ignored = bool(self._call.options.get("ignore_result"))  # as Celery's own: nobody waits for it
+        return result

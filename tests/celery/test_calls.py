@@ -621,6 +621,18 @@ def test_a_result_that_reaches_only_its_caller_is_published_under_the_callers_id
     assert sent(app)[1].headers["taskguard_join"] == first.id
 
 
+def test_the_handle_of_a_duplicate_that_wants_no_result_does_not_wait_for_one():
+    app = make_app()
+
+    @guarded(app, ignore_result=True)
+    def add(a):
+        return a
+
+    first, second = add.delay(1), add.delay(1)
+    assert second.id == first.id
+    assert second.get(timeout=1) is None is first.get(timeout=1)
+
+
 def test_release_by_hand_frees_the_key():
     app = make_app()
 
