@@ -55,6 +55,26 @@ def test_while_a_copy_of_a_running_job_is_put_back(times, chosen):
     assert app.AsyncResult("job").status == "PENDING"
 
 
+def test_a_leftover_copy_of_a_success_is_none_of_a_failure_when_the_result_backend_is_away(monkeypatch):
+    app = make_app()
+    failed = []
+
+    @guarded(app, on_failure=lambda *args: failed.append(args))
+    def add(a):
+        return a
+
+    task = app.tasks[add.name]
+    deliver(task, "succeeded", 1)
+
+    def away(task_id: str) -> Any:
+        raise ConnectionError("gone")
+
+    monkeypatch.setattr(task.backend, "get_task_meta", away)
+    answer = deliver(task, "succeeded", 1)
+    assert (answer.info, answer.retval) == (None, 1)
+    assert not failed
+
+
 def test_when_the_one_more_run_looks_for_its_place():
     app = make_app()
 
