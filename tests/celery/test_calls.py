@@ -621,6 +621,20 @@ def test_a_result_that_reaches_only_its_caller_is_published_under_the_callers_id
     assert sent(app)[1].headers["taskguard_join"] == first.id
 
 
+def test_the_rest_of_a_delay_is_whole_seconds():
+    app = make_app(taskguard_queued_for=60)
+
+    @guarded(app)
+    def add(a):
+        return a
+
+    guard = app._taskguard.calls
+    guard.ask(guard.new_claim(add.taskguard.key(1), "lost", add.taskguard.policy, state="queued", lease=60.4))
+    before = datetime.now(timezone.utc)
+    add.delay(1)
+    assert datetime.fromisoformat(sent(app)[0].headers["eta"]) >= before + timedelta(seconds=1)
+
+
 def test_the_handle_of_a_duplicate_that_wants_no_result_does_not_wait_for_one():
     app = make_app()
 
