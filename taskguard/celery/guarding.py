@@ -15,7 +15,7 @@ from celery.signals import worker_process_shutdown
 
 from taskguard.celery.events import CeleryEvents
 from taskguard.celery.outcomes import AppOutcomes
-from taskguard.celery.settings import Settings, checked_names, store_of, visibility_timeout
+from taskguard.celery.settings import Settings, check_spelling, checked_names, store_of, visibility_timeout
 from taskguard.errors import ConfigurationError
 from taskguard.guard import Guard
 from taskguard.history import flush_all
@@ -59,6 +59,7 @@ class Guarding:
     @cached_property
     def settings(self) -> Settings:
         # Read late: an app may be configured after its tasks were decorated.
+        check_spelling(self.app)
         return Settings.of(self.app, self._given)
 
     @cached_property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import ssl
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -84,6 +85,16 @@ class Settings:
             if app.conf.get(f"taskguard_{field.name}") is not None
         }
         return cls(**{**configured, **given})
+
+
+def check_spelling(app: Celery) -> None:
+    """ConfigurationError for a name in the app's configuration that is nearly one of ours: Celery takes any name."""
+    known = [field.name for field in fields(Settings)]
+    for setting in app.conf:
+        _, ours, name = str(setting).lower().partition("taskguard_")
+        near = difflib.get_close_matches(name, known, 1, cutoff=0.75) if ours and name not in known else []
+        if near:
+            raise ConfigurationError(f"there is no setting {setting} (did you mean taskguard_{near[0]}?)")
 
 
 def checked_names(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,6 +53,28 @@ def test_a_wrong_setting_is_told_at_the_first_call_and_nothing_is_published(wron
     assert not sent(app)
 
 
+def test_a_misspelt_setting_is_told_at_the_first_call():
+    app = make_app(taskguard_republish_afer=3, taskguard_something_else=4)
+
+    @guarded(app)
+    def add(a):
+        return a
+
+    with pytest.raises(ConfigurationError, match="taskguard_republish_afer .did you mean taskguard_republish_after"):
+        add.delay(1)
+
+
+def test_settings_are_found_under_the_prefix_of_djangos_settings():
+    class Django:
+        CELERY_TASKGUARD_NAMESPACE = "shop"
+        CELERY_TASKGUARD_TASKS = {"billing.*": {"lease": 60}}  # noqa: RUF012 - as a settings module has it
+
+    app = Celery("django", set_as_current=False)
+    app.config_from_object(Django, namespace="CELERY")
+    settings = Guarding(app, app.send_task).settings
+    assert (settings.namespace, settings.tasks) == ("shop", {"billing.*": {"lease": 60}})
+
+
 def test_tls_of_the_broker_is_tls_of_the_store():
     app = app_with(
         broker_url="redis://host/0", broker_use_ssl={"ssl_cert_reqs": ssl.CERT_NONE, "ssl_ca_certs": "/ca.pem"}
