@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from celery.backends.base import DisabledBackend
@@ -10,6 +11,8 @@ from celery.exceptions import Ignore
 from taskguard.celery.delivery import Delivery
 from taskguard.errors import DuplicateTaskError, EarlierFailureError, OutcomeNotKeptError
 from taskguard.store import Completed
+
+_logger = logging.getLogger("taskguard")
 
 
 def answer(it: Delivery, done: Completed) -> Any:
@@ -41,7 +44,11 @@ def _was_answered(it: Delivery, done: Completed) -> bool:
         return False
     if it.message.ignores_result:
         return True
-    state: str | None = it.task.backend.get_task_meta(it.id).get("status")
+    try:
+        state: str | None = it.task.backend.get_task_meta(it.id).get("status")
+    except Exception as error:  # whatever the backend's driver raises: the same answer again does no harm
+        _logger.warning("%s[%s] is answered again, its result cannot be looked for: %s", it.task.name, it.id, error)
+        return False
     return state == ("SUCCESS" if done.how == "succeeded" else "FAILURE")
 
 

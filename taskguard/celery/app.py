@@ -32,10 +32,13 @@ def install(app: Celery, **settings: Any) -> Celery:
 
     Settings are those of `app.conf.taskguard_*`, without the prefix. Called again without settings it does nothing.
     """
-    if not is_installed(app):
+    is_new = not is_installed(app)
+    if is_new:
         _install(app)
     guarding: Guarding = getattr(app, ATTRIBUTE)
     guarding.give(settings)
+    if settings or is_new:
+        _guard_all(app, guarding)
     return app
 
 
@@ -81,23 +84,22 @@ def _task_named(app: Celery, name: str) -> Any:
 
 
 def _guard_by_name(app: Celery, guarding: Guarding) -> None:
+    make, register = app._task_from_fun, app.register_task
+    app._task_from_fun = lambda *args, **options: _guard(make(*args, **options), guarding)
+    app.register_task = lambda *args, **options: _guard(register(*args, **options), guarding)
+    # A lazy task keeps the method that was there when it was declared, and is made while the app is finalized.
+    app.on_after_finalize.connect(lambda **_: _guard_all(app, guarding), weak=False)
+
+
+def _guard(task: Any, guarding: Guarding) -> Any:
     from taskguard.celery.task import guard_by_options  # which needs `install`
 
-    make, register = app._task_from_fun, app.register_task
+    options = guarding.options_for(task.name)
+    if options is not None:
+        guard_by_options(task, options)
+    return task
 
-    def guard(task: Any) -> Any:
-        options = guarding.options_for(task.name)
-        if options is not None:
-            guard_by_options(task, options)
-        return task
 
-    def guard_all(**_: Any) -> None:
-        for task in list(app._tasks.values()):
-            guard(task)
-
-    app._task_from_fun = lambda *args, **options: guard(make(*args, **options))
-    app.register_task = lambda *args, **options: guard(register(*args, **options))
-    if app.finalized:
-        guard_all()
-    else:
-        app.on_after_finalize.connect(guard_all, weak=False)
+def _guard_all(app: Celery, guarding: Guarding) -> None:
+    for task in list(app._tasks.values()):
+        _guard(task, guarding)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timezone, tzinfo
+from math import ceil
 from typing import Any, NamedTuple
 
 from taskguard.celery.headers import Headers
@@ -37,7 +38,7 @@ class Call(NamedTuple):
         """The same work under its twin's id. Who waits for this call does not wait for that one."""
         others = {name: value for name, value in self.options.items() if name not in _ITS_OWN}
         if delay > 0:
-            others["countdown"] = delay
+            others["countdown"] = ceil(delay)  # whole seconds: where RabbitMQ itself delays, less than one is refused
         return self._replace(options=others).with_(headers.with_(id=task_id, slot=None).as_new(), task_id=task_id)
 
     @property

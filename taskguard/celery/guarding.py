@@ -15,7 +15,7 @@ from celery.signals import worker_process_shutdown
 
 from taskguard.celery.events import CeleryEvents
 from taskguard.celery.outcomes import AppOutcomes
-from taskguard.celery.settings import Settings, checked_names, store_of, visibility_timeout
+from taskguard.celery.settings import Settings, check_spelling, checked_names, store_of, visibility_timeout
 from taskguard.errors import ConfigurationError
 from taskguard.guard import Guard
 from taskguard.history import flush_all
@@ -31,6 +31,8 @@ _logger = logging.getLogger("taskguard")
 
 ATTRIBUTE = "_taskguard"
 LONGEST_DELAY = 30.0
+_CELERYS = "celery."
+"""How the names of the tasks begin that Celery itself brings along."""
 CALL_TIMEOUT = 1.0
 """Seconds that a call waits for one reply of the store."""
 
@@ -50,13 +52,14 @@ class Guarding:
         settings = checked_names(settings)
         if settings and "settings" in vars(self):
             raise ConfigurationError(
-                "taskguard is in use in this app already; call install(app, …) before its first task is made or called"
+                "taskguard is in use in this app already; call install(app, …) before its first task is called"
             )
         self._given |= settings
 
     @cached_property
     def settings(self) -> Settings:
         # Read late: an app may be configured after its tasks were decorated.
+        check_spelling(self.app)
         return Settings.of(self.app, self._given)
 
     @cached_property
@@ -121,7 +124,8 @@ class Guarding:
 
     def options_for(self, name: str) -> Mapping[str, Any] | None:
         """What `taskguard_tasks` says of the task, if anything; the first pattern that fits counts."""
-        for pattern, options in (self.settings.tasks or {}).items():
+        # Read anew: tasks are made while the app is being configured, and what it says later still counts.
+        for pattern, options in (Settings.of(self.app, self._given).tasks or {}).items():
             if self.fits(pattern, name):
                 return options
         return None
@@ -129,7 +133,8 @@ class Guarding:
     @staticmethod
     def fits(pattern: str, name: str) -> bool:
         """Whether a pattern of `taskguard_tasks` means the task of that name."""
-        return fnmatchcase(name, pattern)
+        # Celery's own tasks are how a canvas goes on (and some have arguments that make no key): "*" means one's own.
+        return fnmatchcase(name, pattern) and (pattern.startswith(_CELERYS) or not name.startswith(_CELERYS))
 
 
 class TaskGuard:

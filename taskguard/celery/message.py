@@ -7,6 +7,7 @@ import random
 import time
 from typing import Any, NoReturn
 
+from celery import Celery
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject
 from kombu.exceptions import OperationalError
@@ -19,6 +20,13 @@ PAUSE_WITHOUT_BROKER = 1.0
 """A message that cannot be published again goes back to its queue at once: not in a hot loop."""
 
 _logger = logging.getLogger("taskguard")
+
+
+def _shortest_delay(app: Celery) -> float:
+    """Celery lets RabbitMQ itself delay what it sends beside quorum queues: by whole seconds, and it refuses less."""
+    queues = list(app.amqp.queues.values())
+    has_quorum = any((queue.queue_arguments or {}).get("x-queue-type") == "quorum" for queue in queues)
+    return 1.0 if has_quorum and any(queue.exchange.type != "direct" for queue in queues) else 0.0
 
 
 class Message:
@@ -60,7 +68,8 @@ class Message:
     def publish_again(self, *, longest: float, within: float = float("inf")) -> None:
         self.headers = self.headers.with_(id=self.id, rounds=self.headers.rounds + 1)
         delay = min(longest, within + FIRST_DELAY, FIRST_DELAY * 2 ** min(self.headers.rounds - 1, 10))
-        self._publish(self.headers, countdown=delay * random.uniform(0.6, 1.0))
+        delay *= random.uniform(0.6, 1.0)
+        self._publish(self.headers, countdown=max(delay, _shortest_delay(self._task.app)))
 
     def publish_for(self, owner: str, headers: Headers) -> None:
         """The same work under another job's id."""

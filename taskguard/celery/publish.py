@@ -15,6 +15,7 @@ from typing import Any
 from celery.utils import uuid
 
 from taskguard.celery.call import Call
+from taskguard.celery.delivery import is_queued
 from taskguard.celery.guarding import Guarding, TaskGuard
 from taskguard.celery.headers import Headers
 from taskguard.celery.items import is_no_task
@@ -64,17 +65,32 @@ class _OneCall:
 
     def publish(self) -> Any:
         try:
-            self._headers = self._find_headers()
-        except (KeyArgumentError, StoreError):
+            self._headers = self._find_key()
+        except KeyArgumentError:
             raise
         except TypeError:
             return self._call.publish()  # arguments that do not fit are for the body to refuse, as without a guard
+        if not self._headers.store:
+            store = self._guarding.identity.name(self._guarding.calls, PATIENCE)
+            self._headers = self._headers.with_(store=store, at=time.time())
         if self._headers.slot:
             return self.publish_unclaimed()  # the run of its slot is claimed: whether it may run is for that to say
         place = self._headers.place or place_of(self._policy, self._headers.key)
+        if place and place != self._headers.place and self._finds_one_more_queued():
+            place = next_of(self._headers.key)
+            self._headers = self._headers.with_(place=place)
         return self._claim_and_publish(place) if place else self.publish_unclaimed()
 
-    def _find_headers(self) -> Headers:
+    def _finds_one_more_queued(self) -> bool:
+        """The one more run of an earlier call has not begun, though the key may be free: this call is news to it.
+
+        Published beside it, these arguments would run first, and the older ones after them.
+        """
+        if self._policy.on_conflict.enqueue != "run_once_more":
+            return False
+        return is_queued(self._guarding.calls.store.get(next_of(self._headers.key)))
+
+    def _find_key(self) -> Headers:
         found = self._call.headers
         if found.key:
             return found
@@ -85,12 +101,7 @@ class _OneCall:
         facts: dict[str, Any] = {"id": self.task_id, "key": key, "payload": payload, "idempotency_key": given}
         if found.slot:
             facts["slot"] = found.slot
-        try:
-            store = self._guarding.identity.name(self._guarding.calls, PATIENCE)
-        except StoreError:
-            self._headers = Headers(**facts)  # it goes out with these
-            raise
-        return Headers(**facts, store=store, at=time.time())
+        return Headers(**facts)
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
@@ -204,4 +215,6 @@ class _OneCall:
 
     def _result_of(self, task_id: str) -> Any:
         make = self._call.options.get("result_cls") or self._guarding.app.AsyncResult
-        return make(task_id)
+        result = make(task_id)
+        result.ignored = bool(self._call.options.get("ignore_result"))  # as Celery's own: nobody waits for it
+        return result

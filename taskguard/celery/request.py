@@ -220,8 +220,8 @@ class GuardedRequest(Base):  # type: ignore[misc]
         except StoreError as error:
             guarding.away_until = time.monotonic() + LEAVE_ALONE
             _logger.warning("%s[%s] is not settled, its lease will run out: %s", self.name, self.id, error)
-        except TypeError as error:  # its arguments do not fit the task: then it never had an entry
-            _logger.warning("%s[%s] is not settled: %s", self.name, self.id, error)
+        except Exception as error:  # arguments that do not fit or cannot be read, or whatever a key function raises
+            _logger.warning("%s[%s] is not settled, it never had a key: %r", self.name, self.id, error)
         return False
 
     def _when_gone(self, settle: Callable[[], Any]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 from urllib.parse import urlencode
@@ -58,6 +59,12 @@ class Settings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 10 * 365 * 86400:
                 raise ConfigurationError(f"taskguard_{name}={value!r} is no duration; write a number of seconds")
+        if not isinstance(self.namespace, str) or not self.namespace:
+            raise ConfigurationError(f"taskguard_namespace={self.namespace!r} is no name; write a text")
+        if not _are_functions(self.listeners):
+            raise ConfigurationError(
+                f"taskguard_listeners={self.listeners!r} is no list of functions; write [function, …]"
+            )
         if self.tasks is not None and not _is_by_pattern(self.tasks):
             raise ConfigurationError(
                 f'taskguard_tasks={self.tasks!r} is not options by pattern; write {{"billing.*": {{"lease": 60}}}}'
@@ -80,6 +87,16 @@ class Settings:
         return cls(**{**configured, **given})
 
 
+def check_spelling(app: Celery) -> None:
+    """ConfigurationError for a name in the app's configuration that is nearly one of ours: Celery takes any name."""
+    known = [field.name for field in fields(Settings)]
+    for setting in app.conf:
+        _, ours, name = str(setting).lower().partition("taskguard_")
+        near = difflib.get_close_matches(name, known, 1, cutoff=0.75) if ours and name not in known else []
+        if near:
+            raise ConfigurationError(f"there is no setting {setting} (did you mean taskguard_{near[0]}?)")
+
+
 def checked_names(given: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that were given; ConfigurationError for a name that is none."""
     known = [field.name for field in fields(Settings)]
@@ -87,6 +104,10 @@ def checked_names(given: Mapping[str, Any]) -> dict[str, Any]:
         if name not in known:
             raise ConfigurationError(f"install() has no setting {name}; it has: {', '.join(known)}")
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _are_functions(listeners: Any) -> bool:
+    return isinstance(listeners, Collection) and all(callable(listener) for listener in listeners)
 
 
 def _is_by_pattern(tasks: Any) -> bool:

@@ -228,7 +228,8 @@ def _task_of_class(app: Celery | None, base: Any, policy: Policy, options: dict[
         install(app)
         return app.register_task(guarded())
     return _share(
-        lambda other: other.register_task(guarded()),
+        # A class of its own for each app: Celery keeps the app of a task on its class.
+        lambda other: other.register_task(type(guarded.__name__, (guarded,), {"__module__": base.__module__})()),
         lambda other: guarded.name or other.gen_task_name(guarded.__name__, guarded.__module__),
     )
 

@@ -82,7 +82,12 @@ def make_jobs(app: Celery, *, enforce: bool) -> dict[str, Any]:
         "retried_on_loss": make("retried_on_loss", retry_on_worker_lost=True, max_retries=1, default_retry_delay=0),
         "tracked": make("tracked", track_started=True),
         "counted": make("counted", enforce=False),
+        "keyless": make("keyless", key=_no_key),
     }
+
+
+def _no_key(*args: Any, **kwargs: Any) -> str:
+    raise LookupError("no key for this call")
 
 
 def _do(task: Any, then: str, key: str, value: Any) -> Any:

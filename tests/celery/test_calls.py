@@ -560,6 +560,31 @@ class TestRunOnceMore:
         assert sync.delay(1, 2).id != first.id
         assert len(sent(app)) == 2
 
+    def test_a_call_after_the_live_run_takes_the_place_of_one_that_still_waits(self):
+        app = make_app()
+
+        @guarded(app, on_conflict="run_once_more", key="user")
+        def sync(user, version):
+            return version
+
+        start(app, sync, 1, 1)
+        sync.delay(1, 2)
+        sync.taskguard.release(1, 1)  # that run is over, and the one more has not come yet
+        newest = sync.delay(1, 3)
+        assert store_of(app).get(f"{sync.taskguard.key(1, 1)}:next").owner == newest.id
+        assert sent(app)[-1].headers["taskguard_place"] == f"{sync.taskguard.key(1, 1)}:next"
+
+    def test_what_was_called_before_the_one_more_is_no_twin_of_what_is_called_after_it(self):
+        app = make_app()
+
+        @guarded(app, on_conflict="run_once_more", key="user")
+        def sync(user, version):
+            return version
+
+        first, _, third = (sync.delay(1, version) for version in (1, 2, 1))
+        assert third.id != first.id
+        assert store_of(app).get(f"{sync.taskguard.key(1, 1)}:next").owner == third.id
+
 
 def start(app: Any, task: Any, *args: Any) -> str:
     """A job of that key is running."""
@@ -594,6 +619,32 @@ def test_a_result_that_reaches_only_its_caller_is_published_under_the_callers_id
     assert first.id != second.id
     assert second.taskguard.duplicate
     assert sent(app)[1].headers["taskguard_join"] == first.id
+
+
+def test_the_rest_of_a_delay_is_whole_seconds():
+    app = make_app(taskguard_queued_for=60)
+
+    @guarded(app)
+    def add(a):
+        return a
+
+    guard = app._taskguard.calls
+    guard.ask(guard.new_claim(add.taskguard.key(1), "lost", add.taskguard.policy, state="queued", lease=60.4))
+    before = datetime.now(timezone.utc)
+    add.delay(1)
+    assert datetime.fromisoformat(sent(app)[0].headers["eta"]) >= before + timedelta(seconds=1)
+
+
+def test_the_handle_of_a_duplicate_that_wants_no_result_does_not_wait_for_one():
+    app = make_app()
+
+    @guarded(app, ignore_result=True)
+    def add(a):
+        return a
+
+    first, second = add.delay(1), add.delay(1)
+    assert second.id == first.id
+    assert second.get(timeout=1) is None is first.get(timeout=1)
 
 
 def test_release_by_hand_frees_the_key():

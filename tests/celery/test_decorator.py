@@ -116,6 +116,20 @@ def test_a_shared_task_is_guarded_in_every_app():
         assert isinstance(app.tasks["shared.add"], GuardedTask)
 
 
+def test_a_shared_task_class_belongs_to_each_app_by_itself():
+    @singleton_task
+    class SharedCharge(Task):
+        name = "shared.charge"
+
+        def run(self, a):
+            return a
+
+    one, other = make_app(), make_app()
+    assert one.tasks["shared.charge"].app is one
+    assert other.tasks["shared.charge"].app is other
+    assert len({app.tasks["shared.charge"].delay(1).id for app in (one, other)}) == 2
+
+
 def test_without_brackets_it_is_a_shared_task():
     @singleton_task
     def bare_add(a):
@@ -314,6 +328,34 @@ class TestByName:
         assert charge.delay(1).id == first.id
         assert ids(sent(app)) == [first.id]
 
+    def test_a_shared_task_that_installs_the_guard_is_not_too_late_for_lazy_tasks(self):
+        @singleton_task(name="shared.installs")
+        def installs(a):
+            return a
+
+        app = make_app(taskguard_tasks={"lazy.*": {}})
+        lazy = app.task(identity, name="lazy.one", shared=False)
+        app.finalize()
+        assert isinstance(app.tasks["lazy.one"], GuardedTask)
+        assert isinstance(lazy._get_current_object(), GuardedTask)
+
+    def test_patterns_that_are_given_later_fit_tasks_that_are_there(self):
+        app = make_app()
+        install(app)
+        app.task(identity, name="there", shared=False)
+        app.finalize()
+        install(app, tasks={"there": {}})
+        assert isinstance(app.tasks["there"], GuardedTask)
+
+    def test_celerys_own_tasks_are_meant_by_their_name_alone(self):
+        app = make_app(taskguard_tasks={"celery.backend_*": {}, "*": {}})
+        install(app)
+        app.task(identity, name="own", shared=False)
+        app.finalize()
+        assert isinstance(app.tasks["own"], GuardedTask)
+        guarded_here = {name for name, task in app.tasks.items() if isinstance(task, GuardedTask)}
+        assert {name for name in guarded_here if name.startswith("celery.")} == {"celery.backend_cleanup"}
+
     def test_acknowledgement_can_be_left_as_it_was(self):
         app = make_app(taskguard_tasks={"x": {"acks_late": False}})
         install(app)
@@ -345,6 +387,20 @@ class TestInstall:
     def test_a_setting_that_is_none(self):
         with pytest.raises(ConfigurationError, match="no setting stor;"):
             install(make_app(), stor="redis://")
+
+    def test_settings_count_that_come_after_a_task_was_made(self):
+        app = make_app()
+
+        @guarded(app)
+        class Made(Task):
+            name = "made"
+
+            def run(self, a):
+                return a
+
+        app.conf.taskguard_namespace = "late"
+        install(app, queued_for=3)
+        assert (app._taskguard.settings.namespace, app._taskguard.settings.queued_for) == ("late", 3)
 
     def test_settings_come_too_late_once_in_use(self):
         app = make_app()

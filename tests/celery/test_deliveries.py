@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from celery.app.trace import build_tracer
+from kombu import Exchange, Queue
 
 from taskguard import StoreUnavailableError
 
@@ -53,6 +55,46 @@ def test_while_a_copy_of_a_running_job_is_put_back(times, chosen):
     assert answer.info.state == "IGNORED"
     assert set(ids(sent(app))) == {"job"}
     assert app.AsyncResult("job").status == "PENDING"
+
+
+@pytest.mark.parametrize(("exchange_type", "for_a_second"), [("topic", True), ("direct", False)])
+def test_it_is_put_back_for_a_second_where_rabbitmq_itself_delays(exchange_type, for_a_second):
+    app = make_app()
+    quorum = {"x-queue-type": "quorum"}
+    own = Queue(app.conf.task_default_queue)
+    app.conf.task_queues = [own, Queue("other", Exchange("other", exchange_type), queue_arguments=quorum)]
+
+    @guarded(app)
+    def add(a):
+        return a
+
+    task = app.tasks[add.name]
+    guard = task.taskguard.guarding.guard
+    guard.ask(guard.new_claim(task.taskguard.key(1), "twin", task.taskguard.policy))
+    before = datetime.now(timezone.utc)
+    deliver(task, "put back", 1)
+    eta = datetime.fromisoformat(sent(app)[0].headers["eta"])
+    assert (eta >= before + timedelta(seconds=1)) is for_a_second
+
+
+def test_a_leftover_copy_of_a_success_is_none_of_a_failure_when_the_result_backend_is_away(monkeypatch):
+    app = make_app()
+    failed = []
+
+    @guarded(app, on_failure=lambda *args: failed.append(args))
+    def add(a):
+        return a
+
+    task = app.tasks[add.name]
+    deliver(task, "succeeded", 1)
+
+    def away(task_id: str) -> Any:
+        raise ConnectionError("gone")
+
+    monkeypatch.setattr(task.backend, "get_task_meta", away)
+    answer = deliver(task, "succeeded", 1)
+    assert (answer.info, answer.retval) == (None, 1)
+    assert not failed
 
 
 def test_when_the_one_more_run_looks_for_its_place():

@@ -328,6 +328,17 @@ def test_run_once_more(scene):
     assert not scene.overlaps
 
 
+def test_the_newest_arguments_are_the_last_to_run(scene):
+    first = scene.call("more", gate=scene.key, value=1)
+    scene.begun()
+    second = scene.call("more", value=2)
+    scene.gate.open(scene.key)
+    assert first.get(timeout=20) == 1
+    newest = scene.call("more", value=3)  # the key is free, and the second waits for its next look at it
+    second.get(timeout=30), newest.get(timeout=30)
+    assert scene.begun(2)[-1]["value"] == 3
+
+
 def test_one_queued_one_running(scene):
     first = scene.call("one_and_one", gate=scene.key, value=1)
     scene.begun()

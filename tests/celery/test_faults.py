@@ -14,7 +14,7 @@ from taskguard import TooManyStartsError
 from tests.celery.accidents import ENVIRONMENT as ACCIDENT
 from tests.celery.haste import ENVIRONMENT as HASTE
 from tests.celery.haste import IMPATIENT, PATIENCE
-from tests.celery.marks import needs_gevent_that_terminates, needs_quick_redelivery
+from tests.celery.marks import needs_gevent_that_terminates, needs_quick_redelivery, needs_quorum_queues
 from tests.celery.scene import Scene
 from tests.celery.settings import QUICK_REDELIVERY
 from tests.servers import require
@@ -424,6 +424,20 @@ def test_terminate_under_gevent(make_scene):
     scene.wait_for_state("free", within=5)
     assert scene.ledger.count("cleaned up") == 1
     scene.next_call_runs()
+
+
+@pytest.mark.faults
+@needs_quorum_queues
+def test_a_job_is_put_back_where_rabbitmq_itself_delays(make_scene):
+    topic = {"task_default_exchange": "topic", "task_default_exchange_type": "topic"}
+    scene = make_scene(broker="rabbitmq-quorum", conf=topic)
+    scene.fleet.start_worker()
+    held = scene.call(gate="gate", value=1)
+    scene.begun()
+    joined = scene.call(task_id="joined")
+    scene.fleet.workers[0].wait_for_log("Task job[joined] ignored")
+    scene.gate.open()
+    assert held.get(timeout=20) == joined.get(timeout=20) == 1
 
 
 @pytest.mark.parametrize("backend", ["sql", "rpc", None])

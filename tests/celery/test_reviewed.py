@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from celery import chain, chord, group
+from celery.exceptions import TaskRevokedError
 from kombu.exceptions import EncodeError
 
 from taskguard import TooManyStartsError
@@ -220,6 +221,18 @@ def test_a_silent_store_does_not_stop_the_parent(make_scene):
         scene.fleet.tasks.work.delay(scene.key)
         scene.begun()
         assert time.monotonic() - started < 15
+
+
+def test_an_expired_job_whose_key_cannot_be_made_does_not_stop_the_parent(make_scene):
+    scene = make_scene()
+    # As from a publisher without the code: the worker's parent is the first to look for its key.
+    expired = scene.fleet.app._taskguard.send("keyless", (scene.key,), expires=0.1)
+    time.sleep(0.2)
+    worker = scene.fleet.start_worker()
+    assert scene.call(value=1).get(timeout=20) == 1
+    with pytest.raises(TaskRevokedError):
+        expired.get(timeout=20)
+    assert "Connection to broker lost" not in worker.log()
 
 
 def test_a_call_waits_a_second_for_a_store_that_hangs(make_scene):

@@ -11,6 +11,8 @@ from taskguard import ConfigurationError
 from taskguard.celery.guarding import Guarding
 from taskguard.celery.settings import Settings, store_of, visibility_timeout
 
+from .inprocess import guarded, make_app, sent
+
 
 def app_with(**conf):
     app = Celery("settings", set_as_current=False)
@@ -33,6 +35,44 @@ def app_with(**conf):
 )
 def test_the_store_is_the_broker_else_the_result_backend(broker, backend, store):
     assert store_of(app_with(broker_url=broker, result_backend=backend)) == store
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"listeners": print}, {"listeners": [print, "print"]}, {"namespace": 5}, {"namespace": ""}],
+)
+def test_a_wrong_setting_is_told_at_the_first_call_and_nothing_is_published(wrong):
+    app = make_app(**{f"taskguard_{name}": value for name, value in wrong.items()})
+
+    @guarded(app)
+    def add(a):
+        return a
+
+    with pytest.raises(ConfigurationError, match=f"taskguard_{next(iter(wrong))}="):
+        add.delay(1)
+    assert not sent(app)
+
+
+def test_a_misspelt_setting_is_told_at_the_first_call():
+    app = make_app(taskguard_republish_afer=3, taskguard_something_else=4)
+
+    @guarded(app)
+    def add(a):
+        return a
+
+    with pytest.raises(ConfigurationError, match="taskguard_republish_afer .did you mean taskguard_republish_after"):
+        add.delay(1)
+
+
+def test_settings_are_found_under_the_prefix_of_djangos_settings():
+    class Django:
+        CELERY_TASKGUARD_NAMESPACE = "shop"
+        CELERY_TASKGUARD_TASKS = {"billing.*": {"lease": 60}}  # noqa: RUF012 - as a settings module has it
+
+    app = Celery("django", set_as_current=False)
+    app.config_from_object(Django, namespace="CELERY")
+    settings = Guarding(app, app.send_task).settings
+    assert (settings.namespace, settings.tasks) == ("shop", {"billing.*": {"lease": 60}})
 
 
 def test_tls_of_the_broker_is_tls_of_the_store():
