@@ -153,9 +153,14 @@ class Slot:
 
     @cached_property
     def key(self) -> str:
-        """The same for every run of this slot: for an API that takes an idempotency key."""
-        when = "once" if self.entry.is_once else self.scheduled_for.isoformat()
-        return f"{PREFIX}{self.entry.label}:{self.entry.version}:{when}"
+        """The same for every run of this slot: for an API that takes an idempotency key.
+
+        A moment is one slot under whichever schedule it is found: of two schedulers, one may not have seen yet that the
+        entry was changed. What runs once has no moment, and is another slot when it is changed.
+        """
+        of = self.entry
+        when = f"{of.version}:once" if of.is_once else self.scheduled_for.isoformat()
+        return f"{PREFIX}{of.label}:{when}"
 
     @cached_property
     def job_id(self) -> str:

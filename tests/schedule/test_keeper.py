@@ -273,6 +273,23 @@ def test_a_changed_entry_starts_now_and_so_does_one_that_is_changed_back(bench: 
     assert bench.published == []
 
 
+def test_a_moment_is_one_slot_also_where_one_of_two_schedulers_has_not_seen_a_change_yet(bench: Bench):
+    before, after = every(10, overlap="allow_all"), every(20, overlap="allow_all")
+    first, second = bench.keeper(), bench.keeper()
+    first.look(before, bench.publish), second.look(before, bench.publish)
+    bench.clock.advance(15)
+    first.look(after, bench.publish)
+    bench.clock.advance(5)
+    first.look(after, bench.publish)
+    bench.work()
+    second.look(before, bench.publish)
+    bench.work()
+    second.look(after, bench.publish)
+
+    assert bench.seconds() == [20]
+    assert len(bench.ran) == 1
+
+
 def test_an_entry_that_was_away_while_the_scheduler_ran_starts_now(bench: Bench):
     keeper = bench.keeper()
     keeper.look(every(10), bench.publish)
