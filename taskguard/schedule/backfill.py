@@ -15,7 +15,7 @@ from itertools import count
 from typing import Literal
 
 from taskguard.guard import new_attempt
-from taskguard.schedule.boundaries import MICROS, between, micros
+from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.entry import RUNS, Note, ScheduledEntry, Slot
 from taskguard.schedule.keeper import CLAIM
 from taskguard.schedule.mark import NO_TIME, Marks
@@ -55,11 +55,7 @@ class Backfill:
         """Those between the two, both included, that schedulers are through with."""
         mark = Marks(self.store).read(self.entry)
         last = min(until, self.now if mark is None else min(mark, self.now))
-        if self.entry.starts_at is not None:
-            since = max(since, micros(self.entry.starts_at))
-        if self.entry.ends_at is not None:
-            last = min(last, micros(self.entry.ends_at))
-        return (self.entry.slot(at) for at in between(self.entry.schedule, since - 1, last))
+        return (self.entry.slot(at) for at in self.entry.boundaries(since - 1, last))
 
     def find(self, slot: Slot) -> Found:
         """What is known of the slot's own run, and of those that were made up for it."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from taskguard.events import Kind
-from taskguard.schedule.boundaries import MICROS, between
+from taskguard.schedule.boundaries import MICROS, micros
 from taskguard.schedule.entry import ScheduledEntry
 from taskguard.store import Entry
 
@@ -133,12 +133,10 @@ def _open(entry: ScheduledEntry, settled: int, now: int) -> list[int]:
     if entry.is_once:
         first = entry.due(settled, now)
         return [] if first is None else [first]
-    begin = settled
-    if entry.starts_at is not None:
-        begin = (entry.due(settled, now) or settled + 1) - 1
-    slots = list(islice(between(entry.schedule, begin, now), MOST))
+    slots = list(islice(entry.boundaries(settled, now), MOST))
     if len(slots) == MOST and entry.timing.catch_up != "all":
-        last = entry.schedule.until(now)
-        recent = between(entry.schedule, now - 2 * GRACE, now)
+        end = now if entry.ends_at is None else min(now, micros(entry.ends_at))
+        last = entry.schedule.until(end)
+        recent = entry.boundaries(end - 2 * GRACE, end)
         slots = sorted({*slots, *recent, *([last] if last else [])})
     return slots

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from taskguard.clocks import since_boot
 from taskguard.events import Event, Kind, Listeners
 from taskguard.guard import new_attempt
-from taskguard.schedule.boundaries import MICROS, between
+from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.clock import StoreClock
 from taskguard.schedule.decide import BUSY, Decision, Watch, decide
 from taskguard.schedule.entry import ScheduledEntry, Slot
@@ -228,7 +228,7 @@ class Timekeeper:
         if decision.missed:
             self._tell("slot_missed", slot, detail=f"{decision.missed} up to it")
         if decision.skipped and run is not None:
-            for at in between(entry.schedule, before, decision.up_to):
+            for at in entry.boundaries(before, decision.up_to):
                 self._tell("slot_skipped", entry.slot(at), by=run)
             in_a_row = skipped_in_a_row(entry, run, before, decision.up_to)
             if in_a_row:

@@ -400,6 +400,58 @@ def test_an_entry_has_no_slots_before_its_start_nor_after_its_end(bench: Bench):
     assert bench.seconds() == [30, 40]
 
 
+def test_what_is_caught_up_is_not_later_than_the_end(bench: Bench):
+    bounded = every(10, ends_at=START + timedelta(seconds=25))
+    bench.keeper().look(bounded, bench.publish)
+    bench.clock.advance(65)
+    bench.keeper().look(bounded, bench.publish)
+
+    assert bench.seconds() == [20]
+
+
+def test_what_is_buffered_is_not_later_than_the_end(bench: Bench):
+    keeper, lease = running(bench, bounded := every(10, overlap="buffer_one", ends_at=START + timedelta(seconds=25)))
+    bench.finish(lease)
+    keeper.look(bounded, bench.publish)
+
+    assert bench.seconds() == [10, 20]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"ends_at": START + timedelta(seconds=5)}, {"ends_at": START + timedelta(days=1)}),
+        ({"ends_at": START + timedelta(seconds=5)}, {"ends_at": None}),
+        ({"starts_at": START + timedelta(days=1)}, {"starts_at": START - timedelta(days=1)}),
+        ({"starts_at": START + timedelta(days=1)}, {"starts_at": None}),
+    ],
+)
+def test_slots_that_passed_while_an_entry_was_not_valid_are_not_made_up_for_when_it_is(bench: Bench, before, after):
+    bounded = every(10, overlap="allow_all", **before)
+    keeper = bench.keeper()
+    for _ in range(10):
+        keeper.look(bounded, bench.publish)
+        bench.clock.advance(10)
+    keeper.look(changed(bounded, **after), bench.publish)
+    bench.clock.advance(10)
+    keeper.look(changed(bounded, **after), bench.publish)
+
+    assert bench.seconds() == [110]
+
+
+def test_a_one_off_entry_that_has_run_does_not_run_again_because_its_end_is_changed(bench: Bench):
+    once = every(10, one_off=True)
+    keeper = bench.keeper()
+    for _ in range(20):
+        keeper.look(once, bench.publish)
+        bench.clock.advance(1)
+    for _ in range(20):
+        keeper.look(changed(once, ends_at=START + timedelta(days=1)), bench.publish)
+        bench.clock.advance(1)
+
+    assert bench.seconds() == [10]
+
+
 # -- overlap -------------------------------------------------------------------------------------------------------
 
 
