@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -321,14 +322,47 @@ def test_an_emptied_store_starts_anew_and_repeats_nothing(bench: Bench):
     bench.clock.advance(10)
     keeper.look(every(10), bench.publish)
     bench.work()
-    bench.store._entries.clear()
-    bench.store._receipts.clear()
+    empty(bench.store)
     bench.clock.advance(10)
     keeper.look(every(10), bench.publish)
     bench.clock.advance(10)
     keeper.look(every(10), bench.publish)
 
     assert bench.seconds() == [10, 30]
+    assert bench.kinds() == ["slot_missed"]
+
+
+def empty(store: Any) -> None:
+    store._entries.clear()
+    store._receipts.clear()
+
+
+def test_a_store_that_was_emptied_is_seen_before_a_slot_of_a_monthly_entry_comes(bench: Bench):
+    monthly = every(30 * 86400)
+    keeper = bench.keeper()
+    keeper.look(monthly, bench.publish)
+    empty(bench.store)
+    until = monthly.schedule.after(bench.clock())
+    while bench.clock() <= until:
+        bench.clock.advance(max(1.0, keeper.look(monthly, bench.publish)))
+    bench.keeper().look(monthly, bench.publish)
+
+    assert len(bench.published) == 1
+    assert bench.kinds() == []
+
+
+def test_a_one_off_entry_that_has_run_is_known_to_have_run_also_if_the_store_is_emptied(bench: Bench):
+    once = changed(every(10), schedule=Clocked(START))
+    keeper = bench.keeper()
+    keeper.look(once, bench.publish)
+    bench.work()
+    empty(bench.store)
+    for _ in range(3):
+        bench.clock.advance(300)
+        keeper.look(once, bench.publish)
+    bench.keeper().look(once, bench.publish)
+
+    assert len(bench.published) == 1
 
 
 def test_another_task_under_the_same_name_is_another_entry(bench: Bench):
