@@ -6,7 +6,7 @@ import hashlib
 import re
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -38,7 +38,7 @@ class Timing:
     overlap: Overlap = "skip"
     catch_up: CatchUp = "latest"
     catch_up_window: float | None = None
-    """Slots that were missed longer ago, in seconds, are not caught up; None: however long ago."""
+    """Slots that were missed longer ago, in seconds, are not caught up; None, or infinity: however long ago."""
 
     def __post_init__(self) -> None:
         if self.overlap not in get_args(Overlap):
@@ -52,12 +52,12 @@ class Timing:
     @classmethod
     def of(cls, options: Mapping[str, Any], default: Timing | None = None) -> Timing:
         """What *options* say of it, else the *default*."""
-        default = default or cls()
-        return cls(
-            overlap=options.get("overlap") or default.overlap,
-            catch_up=options.get("catch_up") or default.catch_up,
-            catch_up_window=options.get("catch_up_window") or default.catch_up_window,
-        )
+        said = {name: options[name] for name in cls.__dataclass_fields__ if options.get(name) is not None}
+        return replace(default or cls(), **said)
+
+    @property
+    def longest_ago(self) -> float:
+        return float("inf") if self.catch_up_window is None else self.catch_up_window
 
 
 @dataclass(frozen=True)

@@ -224,7 +224,7 @@ class Timekeeper:
         if decision.fire is None:
             self._pass_over(entry, decision, memory, now, run)
             return None
-        slot = entry.slot(decision.fire)
+        slot, before = entry.slot(decision.fire), memory.settled
         published = self._publish(slot, looked, publish)
         if published is None:
             return BUSY  # another scheduler has it in hand
@@ -236,6 +236,8 @@ class Timekeeper:
                 self._tell(kind, slot, detail=f"{(now - slot.at) / MICROS:.1f} s after its time")
         if first and decision.missed:
             self._tell("slot_missed", slot, detail=f"{decision.missed} before it")
+        if first and decision.skipped:
+            self._tell_skipped(entry, before, decision.fire - 1, run)
         if self._tracked:
             self._watch_for_loss(memory, slot, now)
         return None
@@ -251,11 +253,14 @@ class Timekeeper:
         if decision.missed:
             self._tell("slot_missed", slot, detail=f"{decision.missed} up to it")
         if decision.skipped and run is not None:
-            for at in entry.boundaries(before, decision.up_to):
-                self._tell("slot_skipped", entry.slot(at), by=run)
+            self._tell_skipped(entry, before, decision.up_to, run)
             in_a_row = skipped_in_a_row(entry, run, before, decision.up_to)
             if in_a_row:
                 self._tell("slots_blocked", slot, by=run, detail=f"{in_a_row} slots in a row were skipped")
+
+    def _tell_skipped(self, entry: ScheduledEntry, before: int, up_to: int, run: Entry | None) -> None:
+        for at in entry.boundaries(before, up_to):
+            self._tell("slot_skipped", entry.slot(at), by=run)
 
     def _move(self, entry: ScheduledEntry, to: int, memory: _Memory, now: int) -> bool:
         first = self._marks.move(entry, to, now)

@@ -12,7 +12,7 @@ from taskguard.errors import ConfigurationError, StoreUnavailableError
 from taskguard.schedule import Clocked, Interval, Slot, Timekeeper, Timing
 from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.clock import StoreClock
-from taskguard.store import Claim, Completed, Held, Lease
+from taskguard.store import Claim, Completed, Ending, Held, Lease
 from taskguard.stores.memory import MemoryStore
 from tests.schedule.bench import START, Bench, changed, every
 
@@ -521,7 +521,31 @@ def test_buffer_one(bench: Bench):
     keeper.look(every(10, overlap="buffer_one"), bench.publish)
 
     assert bench.seconds() == [10, 30]
-    assert "slot_buffered" in bench.kinds()
+    assert sorted(bench.kinds()) == ["slot_buffered", "slot_skipped"]
+    assert [event.owner for event in bench.events if event.kind == "slot_skipped"] == [slot_at(20).job_id]
+
+
+def slot_at(seconds: float) -> Slot:
+    return every(10).slot(round((START.timestamp() + seconds) * MICROS))
+
+
+@pytest.mark.parametrize("catch_up", ["latest", "all"])
+def test_buffer_one_runs_the_newest_of_very_many(bench: Bench, catch_up: str):
+    entry = every(10, overlap="buffer_one", catch_up=catch_up)
+    keeper = bench.keeper()
+    keeper.look(entry, bench.publish)
+    bench.clock.advance(10)
+    keeper.look(entry, bench.publish)
+    lease = bench.start()
+    for _ in range(600):
+        bench.clock.advance(20)
+        assert bench.store.renew([(lease, 30)]) == [True]
+        keeper.look(entry, bench.publish)
+    bench.finish(lease)
+    keeper.look(entry, bench.publish)
+
+    assert bench.seconds() == [10, 12010]
+    assert bench.kinds().count("slot_skipped") == 1199
 
 
 def test_buffer_all_runs_them_one_after_another(bench: Bench):
@@ -625,6 +649,47 @@ def test_catch_up_window(bench: Bench):
     slots = after_an_absence(bench, catch_up="all", overlap="allow_all", catch_up_window=45)
 
     assert slots == [80, 90, 100, 110]
+
+
+def test_a_catch_up_window_without_end(bench: Bench):
+    assert len(after_an_absence(bench, catch_up="all", overlap="allow_all", catch_up_window=float("inf"))) == 11
+
+
+@pytest.mark.parametrize(
+    ("overlap", "catch_up", "ran"),
+    [
+        ("skip", "none", [10, 40, 90]),
+        ("skip", "latest", [10, 40, 90]),
+        ("skip", "all", [10, 40, 50]),  # which is at work when those after it are looked at
+        ("buffer_one", "none", [10, 30, 40, 90]),
+        ("buffer_one", "latest", [10, 30, 40, 90]),
+        ("buffer_one", "all", [10, 30, 40, 50, 90]),
+        ("buffer_all", "none", [10, 20, 30, 40, 90]),
+        ("buffer_all", "latest", [10, 20, 30, 40, 90]),
+        ("buffer_all", "all", [10, 20, 30, 40, 50, 60, 70, 80, 90]),
+        ("cancel_other", "none", [10, 30, 40, 90]),
+        ("cancel_other", "latest", [10, 30, 40, 90]),
+        ("cancel_other", "all", [10, 30, 40, 90]),
+        ("allow_all", "none", [10, 20, 30, 40, 90]),
+        ("allow_all", "latest", [10, 20, 30, 40, 90]),
+        ("allow_all", "all", [10, 20, 30, 40, 50, 60, 70, 80, 90]),
+    ],
+)
+def test_overlap_and_catch_up(bench: Bench, overlap, catch_up, ran):
+    """The run of 10 lasts until 35; from 45 to 95 nobody is there; all other runs take no time."""
+    entry = every(10, overlap=overlap, catch_up=catch_up)
+    keeper, lease = running(bench, entry)
+    bench.clock.advance(5)
+    assert isinstance(lease, Lease)
+    bench.store.complete(lease, Ending(how="succeeded", keep_for=7200))  # which is refused if it was cancelled
+    for pause in (0, 0, 5, 5, 50, 0, 0, 0, 0, 0):
+        bench.clock.advance(pause)
+        keeper.look(entry, bench.publish)
+        bench.work()
+
+    assert [at / MICROS - START.timestamp() for at in bench.ran] == ran
+    told = [event.owner for event in bench.events if event.kind == "slot_skipped"]
+    assert len(told) == len(set(told))
 
 
 def test_a_year_of_seconds_is_not_counted_one_by_one(bench: Bench):
@@ -775,7 +840,11 @@ def test_a_store_that_does_not_answer_is_the_callers_to_handle(bench: Bench):
     assert bench.seconds() == [10]
 
 
-@pytest.mark.parametrize("wrong", [{"overlap": "no"}, {"catch_up": "some"}, {"catch_up_window": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"overlap": "no"}, {"catch_up": "some"}, {"catch_up_window": -1}, {"catch_up_window": 0}]
+)
 def test_options_that_are_none_are_refused(wrong):
     with pytest.raises(ConfigurationError):
         Timing(**wrong)
+    with pytest.raises(ConfigurationError):
+        Timing.of(wrong)
