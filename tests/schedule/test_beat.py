@@ -435,6 +435,31 @@ def test_redbeat_entries_with_no_leader(redis_server: RedisServer):
     assert len([slot for slot in slots if slot[0] == "b"]) in (1, 2)
 
 
+def test_a_redbeat_entry_that_cannot_be_read_does_not_stop_the_others(
+    redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+):
+    from redbeat.schedulers import get_redis
+
+    from taskguard.celery import beat
+
+    prefix = f"redbeat-{uuid4().hex}:"
+    hall = Hall(
+        lambda app: beat.GuardedRedBeatScheduler(app),
+        beat_schedule={"a": every(10)},
+        redbeat_redis_url=redis_server.url,
+        redbeat_redis_options={},
+        redbeat_key_prefix=prefix,
+    )
+    made = hall.beat()
+    client = get_redis(hall.app)
+    client.hset(f"{prefix}b", "definition", "{")
+    client.zadd(made.app.redbeat_conf.schedule_key, {f"{prefix}b": 0})
+    hall.pass_time(11)
+
+    assert hall.slots() == [("a", 10)]
+    assert caplog.text.count(f"{prefix}b cannot be read") == 1
+
+
 def test_a_redbeat_whose_redis_is_away_waits_for_it(proxy: Proxy, caplog: pytest.LogCaptureFixture):
     from taskguard.celery import beat
 
