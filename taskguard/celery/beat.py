@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from datetime import datetime
 from functools import cache, partial
 from typing import Any
@@ -71,10 +70,8 @@ class Guarded(Scheduler):  # type: ignore[misc]
         """Look at every entry; answers in how many seconds to do so again."""
         pauses = [min(float(self.max_interval), LONGEST_TICK)]
         entries = {}
-        names = {_STORE}
         try:
             for theirs in self.taskguard_entries():
-                names.add(theirs.name)
                 entry = self._entry_of(theirs)
                 if entry is not None:
                     entries[theirs.name] = entry
@@ -83,7 +80,8 @@ class Guarded(Scheduler):  # type: ignore[misc]
             self._complain(_STORE, f"slots wait for the store: {error}", logging.WARNING)
             return TRY_AGAIN
         self._complaints.pop(_STORE, None)
-        self._complaints = {name: said for name, said in self._complaints.items() if name in names}
+        recently = time.monotonic() - SAY_AGAIN
+        self._complaints = {about: said for about, said in self._complaints.items() if said[1] >= recently}
         self._lines = {name: line for name, line in self._lines.items() if name in entries}
         self.taskguard.forget_all_but(list(entries.values()))
         return max(0.0, min(pauses))
@@ -197,6 +195,7 @@ class _ForDjango:
 class _ForRedBeat:
     app: Any
     Entry: Any
+    _complain: Any
 
     def taskguard_entries(self) -> Iterable[Any]:
         # Its `schedule` has only what is due and not yet advanced by another beat.
@@ -206,8 +205,12 @@ class _ForRedBeat:
         found = []
         try:
             for key in get_redis(self.app).zrange(self.app.redbeat_conf.schedule_key, 0, -1):
-                with suppress(KeyError):  # deleted meanwhile
+                try:
                     found.append(self.Entry.from_key(key, app=self.app))
+                except KeyError:
+                    pass  # deleted meanwhile
+                except (TypeError, ValueError) as error:  # written by another version, or by hand
+                    self._complain(key, f"the entry {key} cannot be read: {error!r}")
         except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
             raise StoreUnavailableError("RedBeat's", str(error)) from error
         return found

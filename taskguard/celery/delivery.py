@@ -11,7 +11,7 @@ from taskguard.celery.call import Call
 from taskguard.celery.guarding import Guarding, TaskGuard
 from taskguard.celery.headers import ATTEMPT
 from taskguard.celery.message import Message
-from taskguard.errors import StoreError
+from taskguard.errors import LeaseLostError, StoreError
 from taskguard.guard import Guard, new_attempt
 from taskguard.places import job_of, next_of, place_of, run_of
 from taskguard.policy import Policy
@@ -103,6 +103,10 @@ class Delivery:
         if conflict == "skip" and (self.policy.hold == "one_queued_one_running" or self.is_the_next):
             return "wait"  # it has a place in the queue for the very purpose of running after the other one
         return conflict
+
+    def is_cancelled_by(self, error: BaseException) -> bool:
+        """Whether the body was told that the run of its slot is over: the next slot was to end it."""
+        return self.scheduled is not None and isinstance(error, LeaseLostError) and error.key == self.scheduled.run
 
     # -- what it does ----------------------------------------------------------------------------------------------
 

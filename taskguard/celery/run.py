@@ -22,8 +22,9 @@ from taskguard.celery.going_on import go_on_elsewhere
 from taskguard.celery.inprocess import BodyInThisProcess
 from taskguard.celery.obtaining import Obtaining
 from taskguard.errors import KeyArgumentError, StoreError, StoreUnavailableError, TooManyStartsError
+from taskguard.guard import new_attempt
 from taskguard.lone_fence import lone_fence
-from taskguard.store import Completed, Entry
+from taskguard.store import Claimant, Completed, Ending, Entry
 from taskguard.work import Work, effects_of
 
 UNTIL_THE_STORE_IS_BACK = 3600.0
@@ -56,6 +57,14 @@ class Run:
         if isinstance(found, Completed):
             return answer(it, found)
         return self._work(found, args, kwargs)
+
+    def cancel(self, args: Any, kwargs: Any) -> None:
+        """The job ends without a run: what it may hold is freed, and a leftover copy of it finds out."""
+        it = self.it
+        it.find_key(args, kwargs)
+        ending = Ending(how="revoked", keep_for=it.policy.keep)
+        it.guard.store.release(Claimant(it.name, it.id, new_attempt()), ending, anyway=True)
+        it.free_place()
 
     # -- the body --------------------------------------------------------------------------------------------------
 
@@ -94,6 +103,9 @@ class Run:
             raise
         except Exception as error:
             failure = error
+            if it.is_cancelled_by(failure):
+                settled(it, lambda: work.release("revoked"))
+                raise
             if work.is_own_loss(failure):
                 self._lost(work, failure)
                 raise

@@ -2,7 +2,7 @@
 
 Every task of a worker whose app has taskguard installed is ready for it. A plain task is held by the run of its slot
 alone. A guarded one also has its own key, claimed inside: there its own receipts decide, and the run of the slot only
-says to the schedulers that it lasts.
+says to the schedulers that it lasts, and to the job that it was cancelled.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class SlotRun:
             lease=policy.lease,
             max_starts=policy.max_starts,
             keep_for=max(note.keep_for, policy.lease),
-            on_lost="continue" if own_key else "abort",
+            on_lost="continue" if own_key and note.overlap != "cancel_other" else policy.on_lost,
         )
         attempt = getattr(task.request, ATTEMPT, "") or new_attempt()
         self._claim = claim_of(note, self._id, self._policy.lease, attempt)
 
-    def __call__(self, body: Callable[[], Any]) -> Any:
+    def __call__(self, body: Callable[[], Any], free_own_key: Callable[[], None] | None = None) -> Any:
         try:
             answer = self._ask()
         except StoreError as error:
@@ -77,8 +77,10 @@ class SlotRun:
                 return self._run(answer, body)
             finally:
                 answer.abandon()
-        if self._own_key:
-            return self._beside(body)
+        if free_own_key is not None:
+            if not isinstance(answer, Completed) or answer.how != "revoked":
+                return self._beside(body)
+            self._free(free_own_key)  # which it has from its first try, if this is a retry
         if isinstance(answer, Completed):
             raise Ignore(f"slot {self._note.key} has {answer.how} before")
         return self._held(answer)
@@ -126,6 +128,12 @@ class SlotRun:
         self._message.headers = self._message.headers.with_(after_outage=True)
         return self._put_back("the store does not answer")
 
+    def _free(self, own_key: Callable[[], None]) -> None:
+        try:
+            own_key()
+        except StoreError:
+            self._put_back("the store does not answer")
+
     # -- running ---------------------------------------------------------------------------------------------------
 
     def _run(self, work: Work, body: Callable[[], Any]) -> Any:
@@ -138,6 +146,8 @@ class SlotRun:
             raise
         except Exception as error:
             if work.is_own_loss(error):
+                if self._own_key:
+                    raise Ignore(f"slot {self._note.key} is cancelled") from error  # and its own key is free
                 self._put_back("it lost its lease")
             self._end(work, "failed")
             raise

@@ -84,7 +84,7 @@ class GuardedTask(Task):  # type: ignore[misc]
             run = Run(self, request, self._call_body)
             if note is None:
                 return run(args, kwargs)
-            return SlotRun(self, note, own_key=True)(lambda: run(args, kwargs))
+            return SlotRun(self, note, own_key=True)(lambda: run(args, kwargs), lambda: run.cancel(args, kwargs))
         mapped = map_in_hand()
         if mapped is not None:
             if is_off():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 from celery import schedules
 from celery.utils.time import maybe_make_aware
@@ -17,6 +19,7 @@ OPTIONS = ("overlap", "catch_up", "catch_up_window", "anchor")
 """In an entry's `options`; or in its `kwargs`, with the prefix, where options cannot be given (Django's admin)."""
 PREFIX = "taskguard_"
 _DAY = timedelta(days=1)
+_SECOND = timedelta(seconds=1)
 _COMPARABLE = (schedules.schedule, schedules.crontab, schedules.solar)
 
 
@@ -82,7 +85,9 @@ def without_ours(found: dict[str, Any] | None, prefix: str = "") -> dict[str, An
 def schedule_of(found: Any, anchor: Any = None) -> Schedule:
     if isinstance(found, schedules.crontab):
         parts = (found.minute, found.hour, found.day_of_month, found.month_of_year, found.day_of_week)
-        return _cron(*(frozenset(part) for part in parts), found.tz)
+        zone = _zone(found.tz)
+        make = _cron if isinstance(zone, Hashable) else _cron.__wrapped__  # dateutil's are not
+        return make(*(frozenset(part) for part in parts), zone)
     if isinstance(found, schedules.solar):
         return _solar(found.event, found.lat, found.lon)
     if isinstance(found, schedules.schedule) and type(found).is_due is schedules.schedule.is_due:
@@ -99,6 +104,11 @@ def schedule_of(found: Any, anchor: Any = None) -> Schedule:
 @lru_cache(maxsize=1000)  # which keep the minutes of the days that they were last asked about
 def _cron(minutes: Any, hours: Any, days: Any, months: Any, weekdays: Any, zone: tzinfo) -> Cron:
     return Cron(minutes, hours, days, months, weekdays, "and", zone)
+
+
+def _zone(zone: tzinfo) -> tzinfo:
+    name = getattr(zone, "zone", None)  # of pytz, whose zones are those of no moment until they are told which one
+    return ZoneInfo(name) if name and hasattr(zone, "localize") else zone
 
 
 @lru_cache(maxsize=100)
@@ -125,7 +135,8 @@ def _asked(found: Any) -> Asked:
         if remaining is None:
             return None
         at: datetime = maybe_make_aware(found.now()).astimezone(timezone.utc) + remaining
-        return (at + timedelta(milliseconds=500)).replace(microsecond=0)
+        whole = (at + timedelta(milliseconds=500)).replace(microsecond=0)
+        return max(whole, moment.replace(microsecond=0) + _SECOND)
 
     def not_later_than(moment: datetime) -> datetime | None:
         for days in (1, 32, 370):

@@ -15,11 +15,11 @@ from itertools import count
 from typing import Literal
 
 from taskguard.guard import new_attempt
-from taskguard.schedule.boundaries import MICROS, between, micros
+from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.entry import RUNS, Note, ScheduledEntry, Slot
 from taskguard.schedule.keeper import CLAIM
 from taskguard.schedule.mark import NO_TIME, Marks
-from taskguard.store import Claim, Completed, Ending, Held, Store
+from taskguard.store import Claim, Claimant, Completed, Ending, Held, Store
 
 Found = Literal["done", "in progress", "not remembered", "not done"]
 
@@ -55,11 +55,7 @@ class Backfill:
         """Those between the two, both included, that schedulers are through with."""
         mark = Marks(self.store).read(self.entry)
         last = min(until, self.now if mark is None else min(mark, self.now))
-        if self.entry.starts_at is not None:
-            since = max(since, micros(self.entry.starts_at))
-        if self.entry.ends_at is not None:
-            last = min(last, micros(self.entry.ends_at))
-        return (self.entry.slot(at) for at in between(self.entry.schedule, since - 1, last))
+        return (self.entry.slot(at) for at in self.entry.boundaries(since - 1, last))
 
     def find(self, slot: Slot) -> Found:
         """What is known of the slot's own run, and of those that were made up for it."""
@@ -78,6 +74,8 @@ class Backfill:
 
     def run(self, slot: Slot, publish: Callable[[Slot], None]) -> bool:
         """Publish a further run of the slot; False if another one is under way, or was a success, by now."""
+        if not self._give_up(slot):
+            return False
         again = self._next(slot)
         claim = self._claim(again, CLAIM)
         answer = self.store.claim(claim)
@@ -90,6 +88,20 @@ class Backfill:
             raise
         self.store.mark([(answer, self.queued_for)], copy_for=self.republish_after)
         return True
+
+    def _give_up(self, slot: Slot) -> bool:
+        """The slot's own job does not begin any more: its message may come back after hours, when its worker has died.
+
+        False if it is under way by now: one that had begun before it was given up.
+        """
+        found = self._probe(slot)
+        if isinstance(found, Held) and found.owner == slot.job_id:
+            return False
+        if not isinstance(found, Completed):
+            ending = Ending(how="revoked", keep_for=slot.keep_for)
+            self.store.release(Claimant(slot.run_key, slot.job_id, new_attempt()), ending, anyway=True)
+        run = self.store.get(slot.run_key)
+        return run is None or run.owner != slot.job_id or run.state != "running" or run.remaining <= 0
 
     def _next(self, slot: Slot) -> Again:
         """The first further run that has not ended without success."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from taskguard.events import Kind
-from taskguard.schedule.boundaries import MICROS, between
+from taskguard.schedule.boundaries import MICROS, micros
 from taskguard.schedule.entry import ScheduledEntry
 from taskguard.store import Entry
 
@@ -59,7 +59,7 @@ class Decision:
     missed: int = 0
     """How many slots are dropped that nobody was there for."""
     skipped: bool = False
-    """They are dropped because a run lasts."""
+    """They are dropped because a run lasts, or lasted until a later one was there to follow it."""
     told: tuple[Kind, ...] = field(default=())
 
 
@@ -77,7 +77,7 @@ def decide(entry: ScheduledEntry, settled: int, now: int, run: Entry | None, wat
     buffered = _buffered(entry, slots, run, now)
     if buffered:
         fire = buffered[-1] if entry.timing.overlap == "buffer_one" else buffered[0]
-        return Decision(fire, fire, told=("slot_buffered",))
+        return Decision(fire, fire, skipped=True, told=("slot_buffered",))
     return _free(entry, slots, now, watch)
 
 
@@ -115,8 +115,7 @@ def _free(entry: ScheduledEntry, slots: list[int], now: int, watch: Watch) -> De
     timing = entry.timing
     missed = [at for at in slots if not watch.covers(at, now)]
     on_time = [at for at in slots if watch.covers(at, now)]
-    window = None if timing.catch_up_window is None else now - round(timing.catch_up_window * MICROS)
-    wanted = [at for at in missed if window is None or at >= window]
+    wanted = [at for at in missed if now - at <= timing.longest_ago * MICROS]
     if timing.catch_up == "none" or (timing.catch_up == "latest" and on_time):
         wanted = []
     elif timing.catch_up == "latest":
@@ -133,12 +132,10 @@ def _open(entry: ScheduledEntry, settled: int, now: int) -> list[int]:
     if entry.is_once:
         first = entry.due(settled, now)
         return [] if first is None else [first]
-    begin = settled
-    if entry.starts_at is not None:
-        begin = (entry.due(settled, now) or settled + 1) - 1
-    slots = list(islice(between(entry.schedule, begin, now), MOST))
-    if len(slots) == MOST and entry.timing.catch_up != "all":
-        last = entry.schedule.until(now)
-        recent = between(entry.schedule, now - 2 * GRACE, now)
+    slots = list(islice(entry.boundaries(settled, now), MOST))
+    if len(slots) == MOST and (entry.timing.catch_up != "all" or entry.timing.overlap == "buffer_one"):
+        end = now if entry.ends_at is None else min(now, micros(entry.ends_at))
+        last = entry.schedule.until(end)
+        recent = entry.boundaries(end - 2 * GRACE, end)
         slots = sorted({*slots, *recent, *([last] if last else [])})
     return slots

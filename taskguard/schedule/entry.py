@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal, get_args
 
 from taskguard.errors import ConfigurationError
 from taskguard.policy import DEFAULT_KEEP
-from taskguard.schedule.boundaries import MICROS, Clocked, Schedule, micros, moment_of
+from taskguard.schedule.boundaries import MICROS, Clocked, Schedule, between, micros, moment_of
 
 Overlap = Literal["skip", "buffer_one", "buffer_all", "cancel_other", "allow_all"]
 CatchUp = Literal["none", "latest", "all"]
@@ -38,7 +38,7 @@ class Timing:
     overlap: Overlap = "skip"
     catch_up: CatchUp = "latest"
     catch_up_window: float | None = None
-    """Slots that were missed longer ago, in seconds, are not caught up; None: however long ago."""
+    """Slots that were missed longer ago, in seconds, are not caught up; None, or infinity: however long ago."""
 
     def __post_init__(self) -> None:
         if self.overlap not in get_args(Overlap):
@@ -52,12 +52,12 @@ class Timing:
     @classmethod
     def of(cls, options: Mapping[str, Any], default: Timing | None = None) -> Timing:
         """What *options* say of it, else the *default*."""
-        default = default or cls()
-        return cls(
-            overlap=options.get("overlap") or default.overlap,
-            catch_up=options.get("catch_up") or default.catch_up,
-            catch_up_window=options.get("catch_up_window") or default.catch_up_window,
-        )
+        said = {name: options[name] for name in cls.__dataclass_fields__ if options.get(name) is not None}
+        return replace(default or cls(), **said)
+
+    @property
+    def longest_ago(self) -> float:
+        return float("inf") if self.catch_up_window is None else self.catch_up_window
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,15 @@ class ScheduledEntry:
 
     @cached_property
     def version(self) -> str:
-        """Which schedule it is known under: a changed one starts anew."""
-        once = " once" if self.is_once else ""
-        start = f" from {micros(self.starts_at)}" if self.starts_at and self.is_once else ""
-        return hashlib.sha256(f"{self.schedule.spec}{once}{start}".encode()).hexdigest()[:16]
+        """Which schedule it is known under: a changed one starts anew.
+
+        The moments at which it was not valid yet, or no more, are no slots that were left open. But what runs once does
+        not run again because its end was changed.
+        """
+        start = f" from {micros(self.starts_at)}" if self.starts_at else ""
+        end = f" until {micros(self.ends_at)}" if self.ends_at else ""
+        rest = f" once{start}" if self.is_once else f"{start}{end}"
+        return hashlib.sha256(f"{self.schedule.spec}{rest}".encode()).hexdigest()[:16]
 
     @property
     def is_once(self) -> bool:
@@ -113,14 +118,16 @@ class ScheduledEntry:
     def slot(self, at: int) -> Slot:
         return Slot(self, at)
 
-    def due(self, after: int, until: int) -> int | None:
-        """The first boundary later than *after* and not later than *until* at which the entry is valid."""
+    def boundaries(self, after: int, until: int) -> Iterator[int]:
+        """Those later than *after* and not later than *until* at which the entry is valid, the oldest first."""
         if self.starts_at is not None:
             after = max(after, micros(self.starts_at) - 1)
         if self.ends_at is not None:
             until = min(until, micros(self.ends_at))
-        found = self.schedule.after(after)
-        return found if found is not None and found <= until else None
+        return between(self.schedule, after, until)
+
+    def due(self, after: int, until: int) -> int | None:
+        return next(self.boundaries(after, until), None)
 
     def keep_mark_for(self, now: int) -> float:
         return max(LONGEST_MEMORY, self._periods(LEAST_PERIODS, now))
@@ -153,9 +160,14 @@ class Slot:
 
     @cached_property
     def key(self) -> str:
-        """The same for every run of this slot: for an API that takes an idempotency key."""
-        when = "once" if self.entry.is_once else self.scheduled_for.isoformat()
-        return f"{PREFIX}{self.entry.label}:{self.entry.version}:{when}"
+        """The same for every run of this slot: for an API that takes an idempotency key.
+
+        A moment is one slot under whichever schedule it is found: of two schedulers, one may not have seen yet that the
+        entry was changed. What runs once has no moment, and is another slot when it is changed.
+        """
+        of = self.entry
+        when = f"{of.version}:once" if of.is_once else self.scheduled_for.isoformat()
+        return f"{PREFIX}{of.label}:{when}"
 
     @cached_property
     def job_id(self) -> str:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from taskguard.clocks import since_boot
 from taskguard.events import Event, Kind, Listeners
 from taskguard.guard import new_attempt
-from taskguard.schedule.boundaries import MICROS, between
+from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.clock import StoreClock
 from taskguard.schedule.decide import BUSY, Decision, Watch, decide
 from taskguard.schedule.entry import ScheduledEntry, Slot
@@ -56,7 +56,9 @@ class _Memory:
     settled: int = 0
     quiet_until: int = 0
     """Nothing of it can be due before."""
-    refresh_at: float = 0.0
+    check_at: int = 0
+    """When to look whether the store still has the mark."""
+    renew_at: int = 0
     unfinished: dict[str, tuple[Slot, int]] = field(default_factory=dict)
     """Jobs that were published and not seen to have begun, and when to look whether their message is lost."""
 
@@ -127,14 +129,35 @@ class Timekeeper:
         if memory is None or memory.entry.version != entry.version:
             appeared = self._started or memory is not None
             memory = _Memory(entry, Watch(now, now), self._begin(entry, now, appeared))
-            memory.refresh_at = now / MICROS + REFRESH
+            memory.check_at = now + round(LONGEST_PAUSE * MICROS)
+            memory.renew_at = now + round(REFRESH * MICROS)
             self._memories[entry.label] = memory
             self._watch_last_runs(entry, memory, now)
-        elif now / MICROS > memory.refresh_at:
+        elif now >= memory.check_at:
+            memory.check_at = now + round(LONGEST_PAUSE * MICROS)
+            self._check(entry, memory, now)
+        return memory
+
+    def _check(self, entry: ScheduledEntry, memory: _Memory, now: int) -> None:
+        """A store that was emptied must not be found out by the slot that is due then."""
+        if self._marks.read(entry) is None:
+            self._restore(entry, memory, now)
+        elif now >= memory.renew_at:
+            memory.renew_at = now + round(REFRESH * MICROS)
             if self._marks.known(entry)[0] == entry.version:
                 self._marks.renew(entry, memory.settled, now)
-            memory.refresh_at = now / MICROS + REFRESH
-        return memory
+
+    def _restore(self, entry: ScheduledEntry, memory: _Memory, now: int) -> int:
+        """Write down again what a store that was emptied knew. What has just come due may have been published."""
+        due = entry.due(memory.settled, now)
+        settled = memory.settled if entry.is_once else max(memory.settled, now)
+        first = self._marks.move(entry, settled, now)
+        if self._marks.known(entry)[0] == "":
+            self._marks.make_known(entry, now)
+        if first and due is not None and not entry.is_once:
+            self._tell("slot_missed", entry.slot(due), detail="the store was emptied, nobody knows whether it has run")
+        memory.settled = settled
+        return settled
 
     def _begin(self, entry: ScheduledEntry, now: int, appeared: bool) -> int:
         """Up to where the entry is settled when it is first looked at: a new or changed one starts now."""
@@ -168,8 +191,8 @@ class Timekeeper:
         for _ in range(MOST_AT_ONCE):
             looked = since_boot()
             mark = self._marks.read(entry)
-            if mark is None:  # the store was emptied
-                mark = self._begin(entry, now, True)
+            if mark is None:
+                mark = self._restore(entry, memory, now)
             if mark > memory.settled:
                 memory.settled = mark
                 self._watch_last_runs(entry, memory, now, 1)  # another scheduler published it, and may die
@@ -201,7 +224,7 @@ class Timekeeper:
         if decision.fire is None:
             self._pass_over(entry, decision, memory, now, run)
             return None
-        slot = entry.slot(decision.fire)
+        slot, before = entry.slot(decision.fire), memory.settled
         published = self._publish(slot, looked, publish)
         if published is None:
             return BUSY  # another scheduler has it in hand
@@ -213,6 +236,8 @@ class Timekeeper:
                 self._tell(kind, slot, detail=f"{(now - slot.at) / MICROS:.1f} s after its time")
         if first and decision.missed:
             self._tell("slot_missed", slot, detail=f"{decision.missed} before it")
+        if first and decision.skipped:
+            self._tell_skipped(entry, before, decision.fire - 1, run)
         if self._tracked:
             self._watch_for_loss(memory, slot, now)
         return None
@@ -228,11 +253,14 @@ class Timekeeper:
         if decision.missed:
             self._tell("slot_missed", slot, detail=f"{decision.missed} up to it")
         if decision.skipped and run is not None:
-            for at in between(entry.schedule, before, decision.up_to):
-                self._tell("slot_skipped", entry.slot(at), by=run)
+            self._tell_skipped(entry, before, decision.up_to, run)
             in_a_row = skipped_in_a_row(entry, run, before, decision.up_to)
             if in_a_row:
                 self._tell("slots_blocked", slot, by=run, detail=f"{in_a_row} slots in a row were skipped")
+
+    def _tell_skipped(self, entry: ScheduledEntry, before: int, up_to: int, run: Entry | None) -> None:
+        for at in entry.boundaries(before, up_to):
+            self._tell("slot_skipped", entry.slot(at), by=run)
 
     def _move(self, entry: ScheduledEntry, to: int, memory: _Memory, now: int) -> bool:
         first = self._marks.move(entry, to, now)

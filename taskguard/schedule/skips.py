@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import islice
 
-from taskguard.schedule.boundaries import between
 from taskguard.schedule.entry import ScheduledEntry
 from taskguard.store import Entry
 
@@ -18,8 +17,8 @@ def skipped_in_a_row(entry: ScheduledEntry, run: Entry, before: int, up_to: int)
     if not run.payload.isdigit():
         return 0
     begun = int(run.payload)
-    earlier = sum(1 for _ in islice(between(entry.schedule, begun, before), _MOST))
-    now = earlier + sum(1 for _ in islice(between(entry.schedule, max(begun, before), up_to), _MOST))
+    earlier = sum(1 for _ in islice(entry.boundaries(begun, before), _MOST))
+    now = earlier + sum(1 for _ in islice(entry.boundaries(max(begun, before), up_to), _MOST))
     threshold = WARN_AFTER
     while threshold <= earlier:
         threshold *= 2

@@ -15,7 +15,7 @@ import pytest
 
 from taskguard.schedule.backfill import Backfill
 from taskguard.schedule.boundaries import MICROS
-from taskguard.store import Ending
+from taskguard.store import Ending, Lease
 from tests.schedule.bench import START, Bench, every
 from tests.schedule.project import ENVIRONMENT
 from tests.servers import RedisServer
@@ -72,6 +72,48 @@ def test_each_slot_is_made_up_for_once_however_often_it_is_asked_for(bench: Benc
     bench.work()
     assert [backfill.find(slot) for slot in missed] == ["done"] * 3
     assert [slot.at for slot in bench.published] == [slot.at for slot in missed]
+
+
+@pytest.mark.parametrize("overlap", ["skip", "allow_all"])
+def test_one_whose_worker_died_is_made_up_for_once_also_if_its_message_comes_back(bench: Bench, overlap: str):
+    entry = every(10, overlap=overlap)
+    keeper = bench.keeper()
+    keeper.look(entry, bench.publish)
+    bench.clock.advance(10)
+    keeper.look(entry, bench.publish)
+    (slot,) = bench.queue
+    late = bench.start()
+    bench.clock.advance(31)
+    backfill = Backfill(bench.store, entry, bench.clock())
+    bench.ran.clear()
+
+    assert backfill.find(slot) == "not done"
+    assert backfill.run(slot, bench.publish)
+    bench.work()
+    bench.queue.append(slot)
+    bench.work()
+    assert bench.ran == [slot.at]
+    assert isinstance(late, Lease) and bench.store.renew([(late, 30)]) == [False]
+
+
+def test_one_that_came_back_by_itself_is_left_alone(bench: Bench):
+    entry = every(10)
+    keeper = bench.keeper()
+    keeper.look(entry, bench.publish)
+    bench.clock.advance(10)
+    keeper.look(entry, bench.publish)
+    (slot,) = bench.queue
+    bench.start()
+    bench.clock.advance(31)
+    backfill = Backfill(bench.store, entry, bench.clock())
+    assert backfill.find(slot) == "not done"
+    bench.queue.append(slot)
+    lease = bench.start()
+
+    assert not backfill.run(slot, bench.publish)
+    assert isinstance(lease, Lease)
+    bench.finish(lease)
+    assert backfill.find(slot) == "done"
 
 
 def test_one_that_fails_again_can_be_run_again(bench: Bench):

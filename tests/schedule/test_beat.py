@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 from celery import Celery, schedules
 from celery.beat import BeatLazyFunc, Scheduler
+from dateutil import tz
 from kombu import Connection
 
 from taskguard.celery import install
@@ -251,9 +252,27 @@ def test_schedulers_are_found_by_their_short_names():
 # -- schedules -----------------------------------------------------------------------------------------------------
 
 
-def test_a_crontab_is_in_its_apps_time_zone():
-    app = Celery(set_as_current=False, timezone="Europe/Berlin")
-    app.conf.timezone = "Europe/Berlin"
+class LikePytz(tzinfo):
+    """A zone of pytz, used as any other, is at the offset that the place had before there were zones."""
+
+    zone = "Europe/Berlin"
+
+    def localize(self, moment: datetime) -> datetime:
+        raise NotImplementedError
+
+    def utcoffset(self, moment: datetime | None) -> timedelta:
+        return timedelta(minutes=53)
+
+    def dst(self, moment: datetime | None) -> timedelta:
+        return timedelta()
+
+
+@pytest.mark.parametrize(
+    "zone", ["Europe/Berlin", tz.gettz("Europe/Berlin"), LikePytz()], ids=["name", "dateutil", "pytz"]
+)
+def test_a_crontab_is_in_its_apps_time_zone(zone: Any):
+    app = Celery(set_as_current=False)
+    app.conf.timezone = zone
     found = schedule_of(schedules.crontab(minute=30, hour=2, app=app))
 
     assert moment_of(found.after(micros(datetime(2026, 7, 1, tzinfo=UTC)))) == datetime(2026, 7, 1, 0, 30, tzinfo=UTC)
@@ -284,6 +303,16 @@ def test_a_schedule_of_ones_own_is_asked():
 
     assert moment_of(found.after(at)) == START + timedelta(minutes=1)
     assert moment_of(found.until(at)) == START
+
+
+def test_what_a_schedule_of_ones_own_says_is_taken_to_the_second():
+    class Often(schedules.schedule):
+        def is_due(self, last_run_at: datetime) -> Any:
+            return super().is_due(last_run_at)
+
+    found = schedule_of(Often(timedelta(seconds=0.4), app=Celery(set_as_current=False)))
+
+    assert moment_of(found.after(micros(START))) == START + timedelta(seconds=1)
 
 
 # -- django-celery-beat --------------------------------------------------------------------------------------------
@@ -404,6 +433,31 @@ def test_redbeat_entries_with_no_leader(redis_server: RedisServer):
     slots = hall.slots()
     assert [slot for slot in slots if slot[0] == "a"] == [("a", 10), ("a", 20), ("a", 30)]
     assert len([slot for slot in slots if slot[0] == "b"]) in (1, 2)
+
+
+def test_a_redbeat_entry_that_cannot_be_read_does_not_stop_the_others(
+    redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+):
+    from redbeat.schedulers import get_redis
+
+    from taskguard.celery import beat
+
+    prefix = f"redbeat-{uuid4().hex}:"
+    hall = Hall(
+        lambda app: beat.GuardedRedBeatScheduler(app),
+        beat_schedule={"a": every(10)},
+        redbeat_redis_url=redis_server.url,
+        redbeat_redis_options={},
+        redbeat_key_prefix=prefix,
+    )
+    made = hall.beat()
+    client = get_redis(hall.app)
+    client.hset(f"{prefix}b", "definition", "{")
+    client.zadd(made.app.redbeat_conf.schedule_key, {f"{prefix}b": 0})
+    hall.pass_time(11)
+
+    assert hall.slots() == [("a", 10)]
+    assert caplog.text.count(f"{prefix}b cannot be read") == 1
 
 
 def test_a_redbeat_whose_redis_is_away_waits_for_it(proxy: Proxy, caplog: pytest.LogCaptureFixture):

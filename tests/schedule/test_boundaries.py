@@ -29,6 +29,13 @@ ZONES = [
     "Africa/Casablanca",
     "Pacific/Apia",  # had no 30 December 2011
     "America/Sao_Paulo",
+    "America/Santiago",  # at midnight, in the south
+    "America/St_Johns",  # at a minute past midnight, and half an hour off
+    "Pacific/Chatham",  # three quarters of an hour off
+    "Asia/Kathmandu",
+    "Europe/Dublin",  # whose winter is the other time
+    "Antarctica/Troll",  # by two hours
+    "Asia/Gaza",
 ]
 MANY = settings(max_examples=40, deadline=None)
 

@@ -45,6 +45,7 @@ def test_every_slot_runs_once_with_more_of_everything(scenario: Scenario):
 
 
 @pytest.mark.faults
+@pytest.mark.timeout(600)  # eighty seconds of an idle processor
 @pytest.mark.parametrize("scenario", MORE)
 def test_every_slot_runs_once_in_very_many_orders(scenario: Scenario):
     assert_clean(sample(scenario, seed=2, number=30_000))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from taskguard.errors import ConfigurationError, StoreUnavailableError
 from taskguard.schedule import Clocked, Interval, Slot, Timekeeper, Timing
 from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.clock import StoreClock
-from taskguard.store import Claim, Completed, Held, Lease
+from taskguard.store import Claim, Completed, Ending, Held, Lease
 from taskguard.stores.memory import MemoryStore
 from tests.schedule.bench import START, Bench, changed, every
 
@@ -273,6 +274,23 @@ def test_a_changed_entry_starts_now_and_so_does_one_that_is_changed_back(bench: 
     assert bench.published == []
 
 
+def test_a_moment_is_one_slot_also_where_one_of_two_schedulers_has_not_seen_a_change_yet(bench: Bench):
+    before, after = every(10, overlap="allow_all"), every(20, overlap="allow_all")
+    first, second = bench.keeper(), bench.keeper()
+    first.look(before, bench.publish), second.look(before, bench.publish)
+    bench.clock.advance(15)
+    first.look(after, bench.publish)
+    bench.clock.advance(5)
+    first.look(after, bench.publish)
+    bench.work()
+    second.look(before, bench.publish)
+    bench.work()
+    second.look(after, bench.publish)
+
+    assert bench.seconds() == [20]
+    assert len(bench.ran) == 1
+
+
 def test_an_entry_that_was_away_while_the_scheduler_ran_starts_now(bench: Bench):
     keeper = bench.keeper()
     keeper.look(every(10), bench.publish)
@@ -304,14 +322,47 @@ def test_an_emptied_store_starts_anew_and_repeats_nothing(bench: Bench):
     bench.clock.advance(10)
     keeper.look(every(10), bench.publish)
     bench.work()
-    bench.store._entries.clear()
-    bench.store._receipts.clear()
+    empty(bench.store)
     bench.clock.advance(10)
     keeper.look(every(10), bench.publish)
     bench.clock.advance(10)
     keeper.look(every(10), bench.publish)
 
     assert bench.seconds() == [10, 30]
+    assert bench.kinds() == ["slot_missed"]
+
+
+def empty(store: Any) -> None:
+    store._entries.clear()
+    store._receipts.clear()
+
+
+def test_a_store_that_was_emptied_is_seen_before_a_slot_of_a_monthly_entry_comes(bench: Bench):
+    monthly = every(30 * 86400)
+    keeper = bench.keeper()
+    keeper.look(monthly, bench.publish)
+    empty(bench.store)
+    until = monthly.schedule.after(bench.clock())
+    while bench.clock() <= until:
+        bench.clock.advance(max(1.0, keeper.look(monthly, bench.publish)))
+    bench.keeper().look(monthly, bench.publish)
+
+    assert len(bench.published) == 1
+    assert bench.kinds() == []
+
+
+def test_a_one_off_entry_that_has_run_is_known_to_have_run_also_if_the_store_is_emptied(bench: Bench):
+    once = changed(every(10), schedule=Clocked(START))
+    keeper = bench.keeper()
+    keeper.look(once, bench.publish)
+    bench.work()
+    empty(bench.store)
+    for _ in range(3):
+        bench.clock.advance(300)
+        keeper.look(once, bench.publish)
+    bench.keeper().look(once, bench.publish)
+
+    assert len(bench.published) == 1
 
 
 def test_another_task_under_the_same_name_is_another_entry(bench: Bench):
@@ -383,6 +434,58 @@ def test_an_entry_has_no_slots_before_its_start_nor_after_its_end(bench: Bench):
     assert bench.seconds() == [30, 40]
 
 
+def test_what_is_caught_up_is_not_later_than_the_end(bench: Bench):
+    bounded = every(10, ends_at=START + timedelta(seconds=25))
+    bench.keeper().look(bounded, bench.publish)
+    bench.clock.advance(65)
+    bench.keeper().look(bounded, bench.publish)
+
+    assert bench.seconds() == [20]
+
+
+def test_what_is_buffered_is_not_later_than_the_end(bench: Bench):
+    keeper, lease = running(bench, bounded := every(10, overlap="buffer_one", ends_at=START + timedelta(seconds=25)))
+    bench.finish(lease)
+    keeper.look(bounded, bench.publish)
+
+    assert bench.seconds() == [10, 20]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"ends_at": START + timedelta(seconds=5)}, {"ends_at": START + timedelta(days=1)}),
+        ({"ends_at": START + timedelta(seconds=5)}, {"ends_at": None}),
+        ({"starts_at": START + timedelta(days=1)}, {"starts_at": START - timedelta(days=1)}),
+        ({"starts_at": START + timedelta(days=1)}, {"starts_at": None}),
+    ],
+)
+def test_slots_that_passed_while_an_entry_was_not_valid_are_not_made_up_for_when_it_is(bench: Bench, before, after):
+    bounded = every(10, overlap="allow_all", **before)
+    keeper = bench.keeper()
+    for _ in range(10):
+        keeper.look(bounded, bench.publish)
+        bench.clock.advance(10)
+    keeper.look(changed(bounded, **after), bench.publish)
+    bench.clock.advance(10)
+    keeper.look(changed(bounded, **after), bench.publish)
+
+    assert bench.seconds() == [110]
+
+
+def test_a_one_off_entry_that_has_run_does_not_run_again_because_its_end_is_changed(bench: Bench):
+    once = every(10, one_off=True)
+    keeper = bench.keeper()
+    for _ in range(20):
+        keeper.look(once, bench.publish)
+        bench.clock.advance(1)
+    for _ in range(20):
+        keeper.look(changed(once, ends_at=START + timedelta(days=1)), bench.publish)
+        bench.clock.advance(1)
+
+    assert bench.seconds() == [10]
+
+
 # -- overlap -------------------------------------------------------------------------------------------------------
 
 
@@ -418,7 +521,31 @@ def test_buffer_one(bench: Bench):
     keeper.look(every(10, overlap="buffer_one"), bench.publish)
 
     assert bench.seconds() == [10, 30]
-    assert "slot_buffered" in bench.kinds()
+    assert sorted(bench.kinds()) == ["slot_buffered", "slot_skipped"]
+    assert [event.owner for event in bench.events if event.kind == "slot_skipped"] == [slot_at(20).job_id]
+
+
+def slot_at(seconds: float) -> Slot:
+    return every(10).slot(round((START.timestamp() + seconds) * MICROS))
+
+
+@pytest.mark.parametrize("catch_up", ["latest", "all"])
+def test_buffer_one_runs_the_newest_of_very_many(bench: Bench, catch_up: str):
+    entry = every(10, overlap="buffer_one", catch_up=catch_up)
+    keeper = bench.keeper()
+    keeper.look(entry, bench.publish)
+    bench.clock.advance(10)
+    keeper.look(entry, bench.publish)
+    lease = bench.start()
+    for _ in range(600):
+        bench.clock.advance(20)
+        assert bench.store.renew([(lease, 30)]) == [True]
+        keeper.look(entry, bench.publish)
+    bench.finish(lease)
+    keeper.look(entry, bench.publish)
+
+    assert bench.seconds() == [10, 12010]
+    assert bench.kinds().count("slot_skipped") == 1199
 
 
 def test_buffer_all_runs_them_one_after_another(bench: Bench):
@@ -522,6 +649,47 @@ def test_catch_up_window(bench: Bench):
     slots = after_an_absence(bench, catch_up="all", overlap="allow_all", catch_up_window=45)
 
     assert slots == [80, 90, 100, 110]
+
+
+def test_a_catch_up_window_without_end(bench: Bench):
+    assert len(after_an_absence(bench, catch_up="all", overlap="allow_all", catch_up_window=float("inf"))) == 11
+
+
+@pytest.mark.parametrize(
+    ("overlap", "catch_up", "ran"),
+    [
+        ("skip", "none", [10, 40, 90]),
+        ("skip", "latest", [10, 40, 90]),
+        ("skip", "all", [10, 40, 50]),  # which is at work when those after it are looked at
+        ("buffer_one", "none", [10, 30, 40, 90]),
+        ("buffer_one", "latest", [10, 30, 40, 90]),
+        ("buffer_one", "all", [10, 30, 40, 50, 90]),
+        ("buffer_all", "none", [10, 20, 30, 40, 90]),
+        ("buffer_all", "latest", [10, 20, 30, 40, 90]),
+        ("buffer_all", "all", [10, 20, 30, 40, 50, 60, 70, 80, 90]),
+        ("cancel_other", "none", [10, 30, 40, 90]),
+        ("cancel_other", "latest", [10, 30, 40, 90]),
+        ("cancel_other", "all", [10, 30, 40, 90]),
+        ("allow_all", "none", [10, 20, 30, 40, 90]),
+        ("allow_all", "latest", [10, 20, 30, 40, 90]),
+        ("allow_all", "all", [10, 20, 30, 40, 50, 60, 70, 80, 90]),
+    ],
+)
+def test_overlap_and_catch_up(bench: Bench, overlap, catch_up, ran):
+    """The run of 10 lasts until 35; from 45 to 95 nobody is there; all other runs take no time."""
+    entry = every(10, overlap=overlap, catch_up=catch_up)
+    keeper, lease = running(bench, entry)
+    bench.clock.advance(5)
+    assert isinstance(lease, Lease)
+    bench.store.complete(lease, Ending(how="succeeded", keep_for=7200))  # which is refused if it was cancelled
+    for pause in (0, 0, 5, 5, 50, 0, 0, 0, 0, 0):
+        bench.clock.advance(pause)
+        keeper.look(entry, bench.publish)
+        bench.work()
+
+    assert [at / MICROS - START.timestamp() for at in bench.ran] == ran
+    told = [event.owner for event in bench.events if event.kind == "slot_skipped"]
+    assert len(told) == len(set(told))
 
 
 def test_a_year_of_seconds_is_not_counted_one_by_one(bench: Bench):
@@ -672,7 +840,11 @@ def test_a_store_that_does_not_answer_is_the_callers_to_handle(bench: Bench):
     assert bench.seconds() == [10]
 
 
-@pytest.mark.parametrize("wrong", [{"overlap": "no"}, {"catch_up": "some"}, {"catch_up_window": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"overlap": "no"}, {"catch_up": "some"}, {"catch_up_window": -1}, {"catch_up_window": 0}]
+)
 def test_options_that_are_none_are_refused(wrong):
     with pytest.raises(ConfigurationError):
         Timing(**wrong)
+    with pytest.raises(ConfigurationError):
+        Timing.of(wrong)

@@ -15,7 +15,7 @@ from taskguard import open_store
 from taskguard.celery.headers import Headers
 from taskguard.schedule import Slot
 from taskguard.schedule.boundaries import MICROS
-from taskguard.store import Claim, Lease
+from taskguard.store import Claim, Claimant, Ending, Lease
 from tests.schedule.yard import Yard, yard
 from tests.servers import RedisServer
 from tests.waiting import wait_until
@@ -58,6 +58,7 @@ ENTRIES = {
     "plain": {"task": "plain", "schedule": 3600, "options": {"overlap": "skip"}},
     "guarded": {"task": "tick", "schedule": 3600, "options": {"overlap": "skip"}},
     "flaky": {"task": "flaky", "schedule": 3600},
+    "replaced": {"task": "tick", "schedule": 3600, "options": {"overlap": "cancel_other"}},
     "cancel": {"task": "plain", "schedule": 1, "kwargs": {"seconds": 60}, "options": {"overlap": "cancel_other"}},
 }
 
@@ -98,6 +99,20 @@ def test_messages_of_slots(redis_server: RedisServer, tmp_path: Path):
         store = open_store(redis_server.url, namespace=place.queue)
         wait_until(lambda: store.get(slot.run_key).state == "done")
         assert [line["retries"] for line in ledger.lines("start", entry="flaky")] == [0, 1]
+
+        # A guarded run that is cancelled ends, and frees its own key for the next; one in the queue does not begin.
+        first, queued, last = (slot_of(place, "replaced", ago) for ago in (3, 2, 1))
+        send(first, "tick", seconds=60)
+        ledger.wait_for("start", entry="replaced", slot=first.at / MICROS)
+        run = store.get(first.run_key)
+        revoked = Ending(how="revoked", keep_for=600)
+        assert store.release(Claimant(run.key, run.owner, run.attempt), revoked, anyway=True)
+        store.release(Claimant(queued.run_key, queued.job_id, "none"), revoked, anyway=True)
+        send(queued, "tick", seconds=60)
+        send(last, "tick", seconds=60)
+        ledger.wait_for("start", entry="replaced", slot=last.at / MICROS, timeout=30)
+        assert ledger.count("start", entry="replaced", slot=queued.at / MICROS) == 0
+        assert ledger.count("start", entry="replaced", slot=first.at / MICROS) == 1
 
         # One that expired or was revoked in the queue frees the schedule when its message is seen.
         ended = [
