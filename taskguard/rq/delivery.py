@@ -143,7 +143,7 @@ class Delivery:
     def twin(self, held: Held | Entry) -> Twin:
         """Whoever is queued, as RQ sees it: ended if RQ has given it up."""
         twin = Twin(held, self.job.connection, type(self.job), self.job.serializer)
-        twin.wait_until_it_appears()
+        twin.wait_until_it_appears(self.guard.store)
         if twin.is_gone:
             twin.end(self.guard, self.policy)
         else:
