@@ -18,6 +18,7 @@ from taskguard.rq.note import Note
 from taskguard.rq.outcomes import QueueOutcomes
 from taskguard.rq.owner import job_id_of, owner_of, shown
 from taskguard.store import Claimant
+from tests.rq import jobs
 from tests.rq.scene import Scene
 
 nowhere = redis.Redis(port=1)
@@ -132,6 +133,14 @@ def test_what_cannot_work_is_refused(options: dict[str, Any], problem: str):
 
     with pytest.raises(ConfigurationError, match=problem):
         singleton_task(**options)(job)
+
+
+def test_a_connection_over_which_rq_cannot_read_its_jobs_is_refused(scene: Scene):
+    with redis.Redis.from_url(scene.url, decode_responses=True) as connection:
+        queue = GuardedQueue(scene.queue.name, connection=connection)
+
+        with pytest.raises(ConfigurationError, match="without it"):
+            queue.enqueue(jobs.job_, scene.key)
 
 
 def test_what_is_no_function_is_refused():
