@@ -89,7 +89,7 @@ class JobGuard:
         self.name = f"{function.__module__}.{function.__qualname__}"
         self._options = options
         self._is_checked = is_checked
-        """By whoever imported the module elsewhere: what cannot work was an error there."""
+        """By whoever imported the module elsewhere: a pair that cannot work was an error there."""
         self._is_named = is_named
         """Guarded by its name alone: it knows nothing of a fence, and its parameters are its callers'."""
         self._queue = queue
@@ -100,15 +100,14 @@ class JobGuard:
 
     def check(self) -> None:
         """Read all of it; ConfigurationError for what cannot work."""
-        if self._is_checked:
-            return
-        _check_names(self._options)
-        _ = self.policy, self.settings, self.keys
+        _check_names(self._options)  # always: what nobody reads would be no error later on either
+        if not self._is_checked:
+            _ = self.policy, self.settings, self.keys
 
     @cached_property
     def policy(self) -> Policy:
         options = self._part(_POLICY)
-        return Policy.trusted(**options) if self._is_checked else _checked(Policy(**options))
+        return _checked(Policy.trusted(**options) if self._is_checked else Policy(**options))
 
     @cached_property
     def settings(self) -> Settings:
