@@ -165,7 +165,7 @@ class Admission:
         if held.owner in self._pending:
             return None
         twin = Twin(held, self._queue.connection, self._queue.job_class, self._queue.serializer)
-        twin.wait_until_it_appears()
+        twin.wait_until_it_appears(self._guard.store)
         return twin
 
     def _meet_what_is_gone(self, held: Held) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
@@ -32,20 +32,25 @@ if TYPE_CHECKING:
 ATTEMPT = "_taskguard_attempt"
 """On a job that a guarded worker runs: the attempt of this execution, which its parent process knows too."""
 
+AWAY = (RedisConnectionError, RedisTimeoutError)
+"""What is raised while the queue's own Redis does not answer."""
+UNTIL_REDIS_IS_BACK = 3600.0
+"""Neither a body that has run nor a job that has to wait is given up because Redis is away."""
+
 _logger = logging.getLogger("taskguard")
 
 
 class Delivery:
     def __init__(self, job: Job, guarded: JobGuard) -> None:
-        self.job: NotedJob = noted(job).as_guarded()
         self.guarded = guarded
         self.policy: Policy = guarded.policy
         self.guard: Guard = guarded.guard(job.connection, job.serializer)
+        self.patience = UNTIL_REDIS_IS_BACK if guarded.settings.on_store_error == "retry" else 0.0
+        """How long a silent Redis is asked, if that is longer than the guard's patience."""
+        self.job: NotedJob = self._patiently(lambda: noted(job)).as_guarded()
         self.owner = owner_of(job.id, job.repeats_left, self.note.run)
         self.attempt: str = getattr(job, ATTEMPT, "") or new_attempt()
         self.clock = JobClock(is_own=not self.is_sync)
-        self.patience = 0.0
-        """How long a silent Redis is asked, if that is longer than the guard's patience."""
         self._began = since_boot()
         self.arguments = ""
         """Those of the call, where the history is to show them."""
@@ -131,13 +136,15 @@ class Delivery:
         """Whether the job is this worker's to put back: RQ has not given it to another one, and has not ended it."""
         if self.is_sync:
             return False
-        status, worker = cast(Any, self.job.connection.hmget(self.job.key, "status", "worker_name"))
-        return (status or b"").decode() == JobStatus.STARTED and (worker or b"").decode() == self.job.worker_name
+        self.clock.stop()  # its body is over
+        found: Any = self._patiently(lambda: self.job.connection.hmget(self.job.key, "status", "worker_name"))
+        status, worker = [(value or b"").decode() for value in found]
+        return bool(status == JobStatus.STARTED and worker == self.job.worker_name)
 
     def twin(self, held: Held | Entry) -> Twin:
         """Whoever is queued, as RQ sees it: ended if RQ has given it up."""
         twin = Twin(held, self.job.connection, type(self.job), self.job.serializer)
-        twin.wait_until_it_appears()
+        twin.wait_until_it_appears(self.guard.store)
         if twin.is_gone:
             twin.end(self.guard, self.policy)
         else:
@@ -151,6 +158,8 @@ class Delivery:
             raise DuplicateTaskError(*facts_of(held))
         reason = why or (f"it waits for {held.owner}" if held else "it is not to run now")
         _logger.info("%s[%s] is put back: %s", self.guarded.name, self.job.id, reason)
+        self.clock.stop()
+        self._patiently(self.job.connection.ping)  # RQ writes it down there, and asks only once
         return PutBack()
 
     def is_given_up(self) -> bool:
@@ -183,23 +192,23 @@ class Delivery:
         """Should RQ run it again, it waits for nobody yet."""
         if self.note.join or self.note.since:
             self.job.note = self.note.as_new()
-            self._write(self.job.save_note)
+            self._patiently(self.job.save_note)
 
     def note_end(self) -> None:
         """This enqueueing of the job has come to its end."""
-        self._write(self.job.note_end)
+        self._patiently(self.job.note_end)
 
-    def _write(self, verb: Callable[[], None]) -> None:
-        """To the queue's own Redis, which may be away for a moment: that is no other end of the job."""
+    def _patiently(self, verb: Callable[[], Any]) -> Any:
+        """Of the queue's own Redis, which may be away for a while: that is no other end of the job."""
         give_up = since_boot() + max(self.patience, self.guard.patience)
         for pause in pauses(longest=1.0):
             try:
-                verb()
-                return
-            except (RedisConnectionError, RedisTimeoutError):
+                return verb()
+            except AWAY:
                 if since_boot() + pause > give_up:
                     raise
             time.sleep(pause)
+        raise AssertionError("pauses never end")
 
 
 def facts_of(held: Held) -> tuple[str, str, str, float, int]:

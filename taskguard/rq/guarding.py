@@ -21,7 +21,7 @@ from taskguard.errors import ConfigurationError, StoreError
 from taskguard.events import Listener
 from taskguard.fence import current_fence
 from taskguard.guard import Guard
-from taskguard.history import Kept, check_kept
+from taskguard.history import Kept, Recorder, check_kept
 from taskguard.identity import Identity
 from taskguard.keys import KeyMaker
 from taskguard.places import place_of, run_of
@@ -89,7 +89,7 @@ class JobGuard:
         self.name = f"{function.__module__}.{function.__qualname__}"
         self._options = options
         self._is_checked = is_checked
-        """By whoever imported the module elsewhere: what cannot work was an error there."""
+        """By whoever imported the module elsewhere: a pair that cannot work was an error there."""
         self._is_named = is_named
         """Guarded by its name alone: it knows nothing of a fence, and its parameters are its callers'."""
         self._queue = queue
@@ -100,15 +100,14 @@ class JobGuard:
 
     def check(self) -> None:
         """Read all of it; ConfigurationError for what cannot work."""
-        if self._is_checked:
-            return
-        _check_names(self._options)
-        _ = self.policy, self.settings, self.keys
+        _check_names(self._options)  # always: what nobody reads would be no error later on either
+        if not self._is_checked:
+            _ = self.policy, self.settings, self.keys
 
     @cached_property
     def policy(self) -> Policy:
         options = self._part(_POLICY)
-        return Policy.trusted(**options) if self._is_checked else _checked(Policy(**options))
+        return _checked(Policy.trusted(**options) if self._is_checked else Policy(**options))
 
     @cached_property
     def settings(self) -> Settings:
@@ -156,13 +155,20 @@ class JobGuard:
 
     def guard(self, connection: Redis, serializer: Any = DefaultSerializer) -> Guard:
         """The guard for jobs of that connection, and whose results are written by that serializer."""
+        if connection.connection_pool.connection_kwargs.get("decode_responses"):
+            raise ConfigurationError(
+                "RQ cannot read its jobs over a connection with decode_responses=True, so a twin could not be answered "
+                "with; give the queue a connection without it"
+            )
         settings = self.settings
         return guard_on(connection, serializer, settings) if settings.store is None else self._guard(serializer)
 
     def _guard(self, serializer: Any) -> Guard:
         """The guard on a store that is not the queue's."""
         if id(serializer) not in self._guards:
-            self._guards[id(serializer)] = _make_guard(self._open_store(), serializer, self.settings)
+            self._guards[id(serializer)] = _make_guard(
+                self._open_store(), serializer, self.settings, history=bool(self.settings.history)
+            )
         return self._guards[id(serializer)]
 
     def _open_store(self) -> Store:
@@ -252,7 +258,10 @@ def guard_on(connection: Redis, serializer: Any, settings: Settings = Settings()
     found = vars(connection.connection_pool).setdefault(_GUARDS, {})
     which = (settings.namespace, id(serializer), tuple(settings.listeners), bool(settings.history))
     if which not in found:
-        found[which] = _make_guard(RedisStore(connection, namespace=settings.namespace), serializer, settings)
+        store = RedisStore(connection, namespace=settings.namespace)
+        found[which] = made = _make_guard(store, serializer, settings, history=False)
+        if settings.history:
+            _record(made, _recorder_on(connection.connection_pool, store, settings.namespace))
     guard: Guard = found[which]
     return guard
 
@@ -274,11 +283,33 @@ def _learn_version(connection: Redis) -> None:
         options["driver_info"] = describe()
 
 
-def _make_guard(store: Store, serializer: Any, settings: Settings) -> Guard:
-    guard = Guard(store, outcomes=QueueOutcomes(serializer), history=bool(settings.history))
+def _make_guard(store: Store, serializer: Any, settings: Settings, *, history: bool) -> Guard:
+    guard = Guard(store, outcomes=QueueOutcomes(serializer), history=history)
     for listener in settings.listeners:
         guard.listeners.add(listener)
     return guard
+
+
+def _recorder_on(pool: redis.ConnectionPool, store: RedisStore, namespace: str) -> Recorder:
+    """One for each server. It has a thread and a connection for a minute, and some projects make a client for each
+    call."""
+    known = {name: pool.connection_kwargs.get(name) for name in _ADDRESS}
+    if known["host"] is None and known["path"] is None:
+        return Recorder(store.history)  # found by a sentinel, say
+    which = (pool.connection_class, namespace, *known.values())
+    if which not in _recorders:
+        _recorders[which] = Recorder(store.history)
+    return _recorders[which]
+
+
+def _record(guard: Guard, recorder: Recorder) -> None:
+    guard.recorder = recorder
+    guard.listeners.add(recorder)
+    guard.heartbeat.on_renewal = recorder.go_on
+
+
+_ADDRESS = ("host", "port", "path", "db", "username", "password")
+_recorders: dict[tuple[Any, ...], Recorder] = {}
 
 
 # -- finding it --------------------------------------------------------------------------------------------------

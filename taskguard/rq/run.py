@@ -29,7 +29,7 @@ from taskguard.errors import (
 )
 from taskguard.lone_fence import lone_fence
 from taskguard.rq.answer import NothingToTell, answer
-from taskguard.rq.delivery import Delivery, is_queued
+from taskguard.rq.delivery import AWAY, Delivery, is_queued
 from taskguard.rq.guarding import BEGUN, JobGuard
 from taskguard.rq.noted import PutBack, noted
 from taskguard.rq.obtaining import Obtaining
@@ -38,9 +38,6 @@ from taskguard.rq.settle import settle_for
 from taskguard.store import Completed, Entry
 from taskguard.switch import is_off
 from taskguard.work import Work, effects_of
-
-UNTIL_THE_STORE_IS_BACK = 3600.0
-"""A body that has run is not run again because the store is away: its end waits, as long as the job may run."""
 
 _logger = logging.getLogger("taskguard")
 
@@ -93,6 +90,10 @@ class Run:
             found = self._obtain()
         except StoreError as error:
             return self._without_store(error, args, kwargs)
+        except AWAY:
+            if self.it.is_sync:
+                raise
+            return self.it.put_back(None, "the queue's Redis does not answer")
         except (TooManyStartsError, DuplicateTaskError, PayloadMismatchError):
             self.it.free_place()
             raise
@@ -117,8 +118,7 @@ class Run:
     # -- the body --------------------------------------------------------------------------------------------------
 
     def _work(self, work: Work, args: Any, kwargs: Any) -> Any:
-        if self.guarded.settings.on_store_error == "retry":
-            work.patience = self.it.patience = UNTIL_THE_STORE_IS_BACK
+        work.patience = self.it.patience  # a body that has run is not run again because the store is away
         try:
             back = self._take_place(work)
             return self._body(work, args, kwargs) if back is None else back

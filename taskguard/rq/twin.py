@@ -16,7 +16,8 @@ from taskguard.guard import Guard
 from taskguard.policy import Policy
 from taskguard.rq.noted import NotedJob, noted_class
 from taskguard.rq.owner import is_other_run, job_id_of
-from taskguard.store import Claimant, Ending, Entry, Held, How, Lease
+from taskguard.rules import MICROS
+from taskguard.store import Claimant, Ending, Entry, Held, How, Lease, Store
 
 APPEARS_WITHIN = 1.0
 """Between its claim and its enqueueing a job is not to be found in RQ. After so long its caller has died in between."""
@@ -78,11 +79,16 @@ class Twin:
         later = (JobStatus.SCHEDULED, JobStatus.DEFERRED)
         return self.job is not None and self.job.get_status(refresh=False) in later
 
-    def wait_until_it_appears(self) -> None:
+    def wait_until_it_appears(self, store: Store) -> None:
         """It may have been claimed a moment ago and be on its way to RQ."""
+        if not self.id or self.job is not None:
+            return
+        from taskguard.schedule.clock import StoreClock  # few calls meet a job that is not there
+
+        # By the store's clock, as since when it is held: a caller whose own is ahead would take what comes for gone.
+        recent = StoreClock(store).now() / MICROS - self.held.since < 2 * APPEARS_WITHIN
         give_up = time.monotonic() + APPEARS_WITHIN
-        recent = time.time() - self.held.since < 2 * APPEARS_WITHIN
-        while recent and self.id and self.job is None and time.monotonic() < give_up:
+        while recent and self.job is None and time.monotonic() < give_up:
             time.sleep(0.02)
             self.job = self._fetch(self.id)
 

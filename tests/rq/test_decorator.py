@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +20,8 @@ from taskguard.rq.note import Note
 from taskguard.rq.outcomes import QueueOutcomes
 from taskguard.rq.owner import job_id_of, owner_of, shown
 from taskguard.store import Claimant
-from tests.rq.scene import Scene
+from tests.rq import jobs
+from tests.rq.scene import OURS, ROOT, Scene
 
 nowhere = redis.Redis(port=1)
 
@@ -132,6 +135,27 @@ def test_what_cannot_work_is_refused(options: dict[str, Any], problem: str):
 
     with pytest.raises(ConfigurationError, match=problem):
         singleton_task(**options)(job)
+
+
+@pytest.mark.parametrize(
+    "options", ["on_dnoe='reuse_success'", "on_conflict='cancel_running'", "hold='always'", "lease=-1"]
+)
+def test_what_only_a_work_horse_ever_imports_is_refused_too(scene: Scene, tmp_path: Path, options: str):
+    code = f"from taskguard.rq import singleton_task\n@singleton_task({options})\ndef charge(): raise AssertionError\n"
+    (tmp_path / "only_there.py").write_text(code)
+    job = Queue(scene.queue.name, connection=scene.connection).enqueue("only_there.charge")
+    scene.start_worker(OURS, environment={"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"})
+
+    scene.wait_for_status(job, "failed")
+    assert "ConfigurationError" in scene.fetch(job).latest_result().exc_string
+
+
+def test_a_connection_over_which_rq_cannot_read_its_jobs_is_refused(scene: Scene):
+    with redis.Redis.from_url(scene.url, decode_responses=True) as connection:
+        queue = GuardedQueue(scene.queue.name, connection=connection)
+
+        with pytest.raises(ConfigurationError, match="without it"):
+            queue.enqueue(jobs.job_, scene.key)
 
 
 def test_what_is_no_function_is_refused():

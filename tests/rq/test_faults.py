@@ -11,7 +11,7 @@ import redis
 from rq import Retry
 from rq.job import Callback
 
-from tests.rq import jobs
+from tests.rq import jobs, slow
 from tests.rq.scene import OURS, PLAIN, Scene
 from tests.servers import RedisServer
 from tests.waiting import wait_until
@@ -197,6 +197,36 @@ def test_redis_is_away_when_a_body_ends(make_scene: Any, own_redis: RedisServer,
     found = scene.fetch(job).latest_result()
     assert found.return_value == "kept" if then == "return" else "TroubleError" in found.exc_string
     assert scene.state() == state and scene.runs == 1
+
+
+def test_redis_is_away_when_a_body_is_told_that_its_lease_is_unsure(make_scene: Any, own_redis: RedisServer):
+    scene = make_scene(own_redis.url)
+    scene.start_worker(OURS)
+    job = scene.call("unsure", gate="gate", value="second", job_timeout=3)
+    scene.begun()
+    own_redis.stop()
+    scene.ledger.wait_for("failed", key=scene.key, error="LeaseLostError")
+    scene.passes(2.5)  # all this is not its body's time
+    own_redis.start()
+    scene.open()
+    scene.burst()
+
+    assert scene.result(job) == "second" and scene.runs == 2
+
+
+@pytest.mark.faults  # the guard asks for ten seconds before it puts a job back
+@pytest.mark.parametrize("kind", [OURS, PLAIN])
+def test_redis_is_away_when_a_job_claims(make_scene: Any, own_redis: RedisServer, kind: str):
+    scene = make_scene(own_redis.url)
+    scene.start_worker(kind, environment={slow.SLOW: "1"})
+    job = scene.queue.enqueue(slow.slow, scene.key)
+    scene.ledger.wait_for("import")
+    own_redis.stop()
+    scene.passes(15)
+    own_redis.start()
+    scene.burst(kind)
+
+    assert scene.result(job, within=40) == scene.key and scene.runs == 1
 
 
 # -- what it costs -----------------------------------------------------------------------------------------------------

@@ -6,10 +6,14 @@ import os
 import signal
 from typing import Any
 
+import psutil
 import pytest
+import redis
 
 from taskguard import open_store
 from taskguard.history import Decision, decisions
+from taskguard.rq import GuardedQueue
+from tests.rq import jobs
 from tests.rq.scene import OURS, PLAIN, Scene
 from tests.servers import RedisServer
 from tests.waiting import wait_until
@@ -80,3 +84,13 @@ def _line(name: str) -> Any:
     from taskguard.history import Line
 
     return Line("key", f'["{name}", "key"]', False)
+
+
+def test_a_client_for_each_call_costs_no_thread_for_each_call(scene: Scene):
+    """As a project does it that asks for its queue each time."""
+    before = psutil.Process().num_threads()
+    for n in range(20):
+        with redis.Redis.from_url(scene.url) as connection:
+            GuardedQueue(scene.queue.name, connection=connection).enqueue(jobs.job_, f"{scene.key}-{n}")
+
+    assert psutil.Process().num_threads() - before <= 1

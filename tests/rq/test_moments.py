@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,6 +17,23 @@ from tests.rq import jobs
 from tests.rq.scene import Scene, both_workers
 
 HASTY_OURS = "tests.rq.workers.HastyGuardedWorker"
+
+
+# -- a call that is on its way ---------------------------------------------------------------------------------------
+
+
+def test_a_caller_whose_clock_is_ahead_takes_nobodys_place(scene: Scene, monkeypatch: pytest.MonkeyPatch):
+    pipeline = scene.connection.pipeline()
+    coming = scene.call(pipeline=pipeline)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 600)
+    monkeypatch.setattr(twin, "APPEARS_WITHIN", 10.0)  # a busy machine takes its time
+    with ThreadPoolExecutor() as pool:
+        call = pool.submit(scene.call)
+        scene.passes(0.3)
+        pipeline.execute()
+
+    assert call.result().id == coming.id and scene.queue.job_ids == [coming.id]
 
 
 # -- a body that replaces its job's meta -------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 from rq import Queue
 
 from taskguard import StoreUnavailableError
@@ -137,3 +138,24 @@ def test_when_a_lease_is_lost_and_nobody_can_be_asked_the_job_is_put_back(scene:
     scene.open()
     scene.burst()
     assert scene.result(job) == "second"
+
+
+class CutOff(redis.Redis):
+    """The queue's own Redis, over a line that is cut when one job is looked up."""
+
+    cut_at = ""
+
+    def hgetall(self, name: Any) -> Any:
+        if self.cut_at == name:
+            raise redis.ConnectionError("cut")
+        return super().hgetall(name)
+
+
+def test_when_rq_is_asked_about_the_twin_in_the_queue(scene: Scene):
+    twin = scene.call()
+    job = Queue(scene.queue.name, connection=scene.connection).enqueue(jobs.job_, scene.key, at_front=True)
+    with CutOff.from_url(scene.url) as connection:
+        connection.cut_at = twin.key
+        GuardedSimpleWorker([scene.queue.name], connection=connection).work(burst=True, max_jobs=1)
+
+    assert scene.status(job) == "queued" and scene.queue.job_ids == [twin.id, job.id] and scene.runs == 0

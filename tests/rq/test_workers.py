@@ -11,6 +11,7 @@ from rq.job import Callback
 
 from tests.rq import jobs
 from tests.rq.scene import OURS, PLAIN, Scene
+from tests.servers import require
 from tests.waiting import wait_until
 
 SIMPLE = "taskguard.rq.GuardedSimpleWorker"
@@ -135,3 +136,15 @@ def test_the_same_id_twice_is_as_before_for_jobs_that_are_not_guarded(scene: Sce
     scene.burst(OURS)
 
     assert scene.runs == 2
+
+
+@pytest.mark.faults  # a server of its own for each, and a certificate
+@pytest.mark.parametrize("way", ["url", "tls_url", "unix_url"])
+def test_over_every_way_to_reach_redis(make_scene: Any, way: str):
+    with require("redis-7-tls", password="p@ss/w?rd#", unix_socket=True) as server:
+        scene = make_scene(getattr(server, way))
+        job = scene.call("short", then="sleep two seconds", value="kept")  # longer than its lease
+        assert scene.call("short").id == job.id
+        scene.burst()
+
+        assert scene.result(job) == "kept" and scene.runs == 1
