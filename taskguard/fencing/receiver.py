@@ -95,6 +95,10 @@ class Receiver:
         detail = f"a request with these headers may have {self.max_body} bytes"
         return problem(413, "too-large", "The body is too large to be compared", detail)
 
+    def cut_off(self) -> Response:
+        detail = "the body ended before it had the length that was announced; nothing was done"
+        return problem(400, "cut-off", "The body is not all there", detail)
+
     def admit(self, request: Request) -> Admission | Response:
         """Let the request in, or answer it. Asks the store, and may wait for the resource's turn."""
         admission = Admission(self)

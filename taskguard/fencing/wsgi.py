@@ -32,6 +32,8 @@ class Fenced:
             return self._app(environ, start_response)
         # Read before anything is claimed: a sender that stops half-way must hold nobody up.
         body = _body(environ, self._receiver.max_body + 1)
+        if body is None:
+            return _sent(self._receiver.cut_off(), start_response)
         if len(body) > self._receiver.max_body:
             return _sent(self._receiver.too_large(), start_response)
         path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
@@ -119,15 +121,17 @@ def _headers(environ: Environ) -> dict[str, str]:
     return headers
 
 
-def _body(environ: Environ, at_most: int) -> bytes:
-    if environ.get("CONTENT_LENGTH"):
-        at_most = min(at_most, int(environ["CONTENT_LENGTH"]))
+def _body(environ: Environ, at_most: int) -> bytes | None:
+    """What was sent, or the beginning of what is too much; None if the sender stopped half-way."""
+    announced = environ.get("CONTENT_LENGTH")
+    if announced:
+        at_most = min(at_most, int(announced))
     elif not environ.get("wsgi.input_terminated"):
         return b""
     body = b""
     while len(body) < at_most and (piece := environ["wsgi.input"].read(at_most - len(body))):
         body += piece
-    return body
+    return None if announced and len(body) < at_most else body
 
 
 def _sent(response: Response, start_response: StartResponse, status: str = "") -> Iterable[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -199,6 +200,19 @@ def test_a_large_answer_is_passed_on_and_only_the_fact_is_kept(
 def test_a_body_that_is_too_large_to_be_compared_is_refused(http: httpx.Client, service: Service, key: dict[str, str]):
     assert http.post("/", content=b"x" * 100_001, headers=key).status_code == 413
     assert service.lines == []
+
+
+def test_a_body_that_is_cut_off_is_not_taken_for_the_whole(http: httpx.Client, service: Service, key: dict[str, str]):
+    url = httpx.URL(service.url)
+    with socket.create_connection((url.host, url.port), timeout=20) as sender:
+        head = f"POST / HTTP/1.0\r\nIdempotency-Key: {key['Idempotency-Key']}\r\nContent-Length: 12\r\n\r\n"
+        sender.sendall(head.encode() + b"amount=10")
+        sender.shutdown(socket.SHUT_WR)
+        while sender.recv(1000):
+            pass
+
+    assert service.lines == []
+    assert http.post("/", content="amount=10000", headers=key).status_code == 201
 
 
 def test_of_many_that_send_the_same_at_once_one_is_done(service: Service, http: httpx.Client, key: dict[str, str]):
