@@ -47,7 +47,7 @@ class Fenced:
         answering = _Answering(admission, send)
         try:
             await self._app(_plain(scope), _replayed(body, receive), answering.take)
-            await answering.finish()
+            await answering.break_off()
         except BaseException:
             # One that has answered is not undone by what happens after that, or while it is being told to the store.
             await _in_any_case(admission.leave if answering.is_finished else admission.fail)
@@ -71,10 +71,10 @@ class _Answering:
         self.is_finished = False
 
     async def take(self, message: Message) -> None:
-        is_last = message["type"] == "http.response.body" and not message.get("more_body")
         if self.is_finished:
             await self._send(message)  # which the server refuses
             return
+        is_last = message["type"] == "http.response.body" and not message.get("more_body")
         if not self._long:
             self._said.append(message)
             self._size += len(message.get("body", b""))
@@ -82,27 +82,49 @@ class _Answering:
                 self._long = True
                 *before, message = self._said
                 for held_back in before:
-                    await self._send(held_back)
-        if is_last:
-            await self.finish()
+                    await self._pass_on(held_back)
         if self._long:
-            await self._send(message)
+            if is_last:
+                await self.break_off()
+            await self._pass_on(message)
+        elif is_last:
+            await self._finish()
 
-    async def finish(self) -> None:
+    async def break_off(self) -> None:
+        """No more is kept of the answer than that it was given: it is long, or was not said to its end."""
         if self.is_finished:
             return
         self.is_finished = True
-        if self._long:
-            await _in_any_case(self._admission.answered)
-            return
-        head = next((message for message in self._said if message["type"] == "http.response.start"), None)
+        head = self._head()
         if head is None:
             await _in_any_case(self._admission.fail)
             return  # the server knows what to do about an application that says nothing
+        await _in_any_case(lambda: self._admission.answered(head["status"]))
+        if not self._long:
+            for message in self._said:
+                await self._send(message)
+
+    async def _finish(self) -> None:
+        head = self._head()
+        if head is None:
+            await self.break_off()
+            return
+        self.is_finished = True
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in head.get("headers", ())]
         body = b"".join(message.get("body", b"") for message in self._said)
         response = Response(head["status"], headers, body)
         await _send(await _in_any_case(lambda: self._admission.answer(response)), self._send)
+
+    async def _pass_on(self, message: Message) -> None:
+        try:
+            await self._send(message)
+        except BaseException:
+            # A client that went away is no reason to do the work again: the application had begun to answer.
+            await self.break_off()
+            raise
+
+    def _head(self) -> Message | None:
+        return next((message for message in self._said if message["type"] == "http.response.start"), None)
 
 
 async def _admitted(receiver: Receiver, request: Request) -> Admission | Response:

@@ -203,14 +203,17 @@ class Admission:
 
     def answer(self, response: Response) -> Response:
         """Keep the response, and say what is to be sent: another one if this request was replaced meanwhile."""
-        if response.status >= 500 or response.status in _PASSING:
+        if _may_be_other_later(response.status):
             self._give_up()
             return response
         return response if self._done(response.encoded()) else self.replaced()
 
-    def answered(self) -> None:
-        """The response was too large to be kept, and is sent already: only the fact is kept."""
-        self._done(None)
+    def answered(self, status: int) -> None:
+        """The response is too large to be kept, or not all of it is there: only the fact is kept."""
+        if _may_be_other_later(status):
+            self._give_up()
+        else:
+            self._done(None)
 
     def fail(self) -> None:
         """Nothing was done, as far as the application says: the same request may come again, unless it was answered."""
@@ -239,6 +242,10 @@ class Admission:
         """What is answered to a request whose place another one has taken."""
         detail = "this request took so long that another one took its place; ask again for its answer"
         return problem(409, "in-progress", "Another request is in progress", detail, retry_after=1)
+
+
+def _may_be_other_later(status: int) -> bool:
+    return status >= 500 or status in _PASSING
 
 
 def _plain(key: str) -> str:

@@ -63,7 +63,7 @@ class _Answering:
                 self._said.append(chunk)
                 if sum(map(len, self._said)) > MOST_BYTES:
                     self._start_response(*self._head)
-                    return _Long(self._admission, self._said, rest, chunks)
+                    return _Long(self._admission, int(self._head[0][:3]), self._said, rest, chunks)
             _close(chunks)
             status, headers = self._head
             response = Response(int(status[:3]), headers, b"".join(self._said))
@@ -88,8 +88,11 @@ class _Answering:
 class _Long:
     """A response that is passed on as it comes, with the end of the request at its own end."""
 
-    def __init__(self, admission: Admission, said: list[bytes], rest: Iterator[bytes], chunks: Iterable[bytes]) -> None:
+    def __init__(
+        self, admission: Admission, status: int, said: list[bytes], rest: Iterator[bytes], chunks: Iterable[bytes]
+    ) -> None:
         self._admission = admission
+        self._status = status
         self._said = said
         self._rest = rest
         self._chunks = chunks
@@ -110,7 +113,7 @@ class _Long:
             try:
                 _close(self._chunks)
             finally:
-                self._admission.fail() if self._failed else self._admission.answered()
+                self._admission.fail() if self._failed else self._admission.answered(self._status)
                 self._admission.leave()
 
 

@@ -191,10 +191,20 @@ def test_a_large_answer_is_passed_on_and_only_the_fact_is_kept(
 ):
     resource = headers(7, uuid4().hex)
 
-    assert len(http.post("/large", headers=key | resource).content) == LARGE
-    again = http.post("/large", headers=key | resource)
+    assert len(http.post("/large/200", headers=key | resource).content) == LARGE
+    again = http.post("/large/200", headers=key | resource)
     assert (again.status_code, again.json()["type"]) == (409, "urn:taskguard:answer-not-kept")
     assert len(service.lines) == 1
+
+
+def test_a_large_answer_that_may_be_another_later_is_not_taken_for_the_end(
+    http: httpx.Client, service: Service, key: dict[str, str]
+):
+    """As a page that shows where the application failed."""
+    for _ in range(2):
+        assert http.post("/large/500", headers=key).status_code == 500
+
+    assert len(service.lines) == 2
 
 
 def test_a_body_that_is_too_large_to_be_compared_is_refused(http: httpx.Client, service: Service, key: dict[str, str]):
@@ -433,18 +443,23 @@ def test_an_application_that_breaks_the_rules_holds_nobody_up(guard: Guard, says
     assert not [entry for entry in guard.store.scan() if entry.state == "running"]
 
 
-async def _asked(app: asgi.Fenced, **headers: str) -> list[Any]:
-    """What is sent to a request; and that is all, whatever the application raises after it."""
+async def _asked(app: asgi.Fenced, *, until: int = 2, **headers: str) -> list[Any]:
+    """What is sent to a request; and that is all, whatever the application raises after it.
+
+    The client is gone after so many messages.
+    """
     said: list[Any] = []
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message: Any) -> None:
+        if len(said) == until:
+            raise BrokenPipeError
         said.append(message)
 
     named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    with suppress(ZeroDivisionError):
+    with suppress(ZeroDivisionError, BrokenPipeError):
         await app({"type": "http", "method": "POST", "path": "/", "headers": named}, receive, send)
     return said
 
@@ -467,6 +482,41 @@ def test_what_an_application_does_after_its_answer_neither_delays_it_nor_takes_i
     assert again[0]["status"] == (201 if size == 4 else 409)
     assert seen == [["http-turn:/"], ["done"]]  # done once, and alone at the resource until the application has ended
     assert not [entry for entry in guard.store.scan() if entry.state == "running"]
+
+
+def test_an_answer_that_was_not_said_to_its_end_is_not_kept_as_if_it_were_whole(guard: Guard):
+    """As by an application that sees that its client went away."""
+    runs = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        runs.append(scope)
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": b'{"cents": 10', "more_body": True})
+
+    fenced = asgi.Fenced(app, Receiver(guard, caller=anyone))
+    first, again = (asyncio.run(_asked(fenced, idempotency_key="k")) for _ in range(2))
+
+    assert first[1]["more_body"]  # the server sees that it is not whole
+    assert again[0]["status"] == 409 and b"answer-not-kept" in again[1]["body"]
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("until", [0, 1, 2])
+def test_a_client_that_goes_away_while_it_is_answered_does_not_have_the_work_done_again(guard: Guard, until: int):
+    runs = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        runs.append(scope)
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        for more in (True, False):
+            await send({"type": "http.response.body", "body": b"x" * LARGE, "more_body": more})
+
+    fenced = asgi.Fenced(app, Receiver(guard, caller=anyone))
+    asyncio.run(_asked(fenced, until=until, idempotency_key="k", x_fencing_token="7"))
+    again = asyncio.run(_asked(fenced, idempotency_key="k", x_fencing_token="7"))
+
+    assert again[0]["status"] == 409 and b"answer-not-kept" in again[1]["body"]
+    assert len(runs) == 1
 
 
 def test_what_an_application_opened_is_closed_also_if_it_fails(guard: Guard):
