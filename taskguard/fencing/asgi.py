@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
 from taskguard.fencing.exchange import Request, Response
-from taskguard.fencing.receiver import Admission, Receiver
+from taskguard.fencing.receiver import Admission, Receiver, Steps
 from taskguard.outcomes import MOST_BYTES
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -128,20 +128,34 @@ class _Answering:
 
 
 async def _admitted(receiver: Receiver, request: Request) -> Admission | Response:
-    asking = asyncio.create_task(asyncio.to_thread(receiver.admit, request))
+    """Waits in the event loop: in threads, those who wait would keep them from the one they wait for."""
+    steps = receiver.admitting(request)
+    while True:
+        asking = asyncio.create_task(asyncio.to_thread(_go_on, steps))
+        try:
+            answer = await asyncio.shield(asking)
+            if not isinstance(answer, float):
+                return answer
+            await asyncio.sleep(answer)
+        except asyncio.CancelledError:
+            # The thread goes on, and what it is granted would be renewed for ever.
+            asking.add_done_callback(lambda asked: _give_back(steps, asked))
+            raise
+
+
+def _go_on(steps: Steps[Admission | Response]) -> float | Admission | Response:
     try:
-        return await asyncio.shield(asking)
-    except asyncio.CancelledError:
-        # The thread goes on, and what it is granted would be renewed for ever.
-        asking.add_done_callback(_give_back)
-        raise
+        return next(steps)
+    except StopIteration as end:
+        answer: Admission | Response = end.value
+        return answer
 
 
-def _give_back(asking: asyncio.Task[Admission | Response]) -> None:
-    if not asking.cancelled() and asking.exception() is None:
-        admission = asking.result()
-        if isinstance(admission, Admission):
-            asyncio.get_running_loop().run_in_executor(None, admission.fail)
+def _give_back(steps: Steps[Admission | Response], asked: asyncio.Task[float | Admission | Response]) -> None:
+    if not asked.cancelled() and asked.exception() is None:
+        answer = asked.result()
+        end = answer.fail if isinstance(answer, Admission) else steps.close
+        asyncio.get_running_loop().run_in_executor(None, end)
 
 
 async def _body(receive: Receive, at_most: int) -> bytes | None:

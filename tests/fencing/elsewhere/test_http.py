@@ -7,6 +7,7 @@ import random
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
 from io import BytesIO
@@ -517,6 +518,22 @@ def test_a_client_that_goes_away_while_it_is_answered_does_not_have_the_work_don
 
     assert again[0]["status"] == 409 and b"answer-not-kept" in again[1]["body"]
     assert len(runs) == 1
+
+
+def test_those_who_wait_for_a_resource_do_not_keep_its_holder_from_leaving(guard: Guard):
+    """As many as there are threads, and more."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def ask_all(fenced: asgi.Fenced) -> list[int]:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+        answers = await asyncio.gather(*(_asked(fenced, x_fencing_token="7") for _ in range(6)))
+        return [answer[0]["status"] for answer in answers]
+
+    receiver = Receiver(guard, caller=anyone, wait_up_to=20)
+    assert asyncio.run(ask_all(asgi.Fenced(app, receiver))) == [201] * 6
 
 
 def test_what_an_application_opened_is_closed_also_if_it_fails(guard: Guard):
