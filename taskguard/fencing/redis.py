@@ -36,7 +36,8 @@ class FencedRedis(Writes):
     """A client whose writes are refused with `StaleFenceError` once a newer holder has written.
 
     Each key is a resource of its own, unless *resource* names one for all. Reads go to the client, without a fence.
-    A mark, and what `once` remembers, is kept for *keep_for* seconds after the last write.
+    A mark is kept for *keep_for* seconds after the last write, and so is what `once` remembers, or as long as the work's
+    own `keep_for` says, if that is longer.
     """
 
     def __init__(
@@ -104,12 +105,14 @@ class FencedRedis(Writes):
                 )
         ours = [beside(resource, b"mark") for resource in resources]
         remembers = bool(self._once and commands)  # a look at the marks is nothing to be remembered
+        effects = self.fence._effects
         if remembers:
-            key = self.fence._effects.key  # not the caller's own, which another task may have been given too
+            key = effects.key  # not the caller's own, which another task may have been given too
             ours.append(b"%b:%d:%b" % (beside(resources[0], b"once"), len(key), f"{key}:{self._once}".encode()))
         words = [word for command in commands for word in (len(command.words), *command.words)]
         call = os.urandom(9).hex()
-        args = [self.fence.token, len(resources), self._keep, call, int(remembers), *words]
+        counts = round(effects.keep_for * 1000) + 1 if remembers else 0
+        args = [self.fence.token, len(resources), self._keep, call, counts, effects.owner, *words]
         with self._turn:
             outcome, *replies = self._call([*ours, *dict.fromkeys(keys)], args)
         if outcome in (b"stale", "stale"):

@@ -12,6 +12,7 @@ import redis
 from redis.crc import key_slot
 
 from taskguard import ConfigurationError, Guard, StaleFenceError
+from taskguard.fence import Effects
 from taskguard.fencing import commands
 from taskguard.fencing.redis import FencedRedis
 from taskguard.fencing.slots import beside
@@ -167,6 +168,28 @@ def test_two_tasks_with_the_same_key_of_the_caller_s_write_once_each(server: Any
     runs = [fence(guard, idempotency_key="order 7", effect_key=task) for task in ("charge", "mail", "charge")]
 
     assert [FencedRedis(server, run).once("count").incrby(key, 1) for run in runs] == [1, 2, 1]
+
+
+def test_other_work_under_the_same_key_writes_again_when_the_time_of_the_first_is_over(
+    server: Any, guard: Guard, key: str
+):
+    def run(owner: str) -> int:
+        mine = fence(guard)
+        mine._effects = Effects("key", owner, 3600)
+        return int(FencedRedis(server, mine).once("credit").incrby(key, 5))
+
+    assert [run("job 1"), run("job 2")] == [5, 5]
+    server.hincrby(beside(key.encode(), b"once") + b":3:key:credit", "until", -3_700_000)
+    assert [run("job 1"), run("job 2"), run("job 3")] == [5, 10, 10]
+
+
+def test_what_is_to_be_remembered_for_longer_than_a_mark_is(server: Any, guard: Guard, key: str):
+    mine = fence(guard)
+    mine._effects = Effects("key", "job", 3600)
+    FencedRedis(server, mine, keep_for=1).once("credit").incrby(key, 5)
+    memory = beside(key.encode(), b"once") + b":3:key:credit"
+
+    assert 3_500_000 < server.pttl(memory) <= 3_600_001
 
 
 def test_a_look_at_the_marks_is_not_what_was_to_be_made_once(server: Any, guard: Guard, key: str):
