@@ -36,8 +36,8 @@ class FencedRedis(Writes):
     """A client whose writes are refused with `StaleFenceError` once a newer holder has written.
 
     Each key is a resource of its own, unless *resource* names one for all. Reads go to the client, without a fence.
-    A mark is kept for *keep_for* seconds after the last write, and so is what `once` remembers, or as long as the work's
-    own `keep_for` says, if that is longer.
+    A mark is kept for *keep_for* seconds after the last write, and so is what `once` remembers, or as long as the
+    work's own `keep_for` says, if that is longer.
     """
 
     def __init__(
@@ -108,7 +108,8 @@ class FencedRedis(Writes):
         effects = self.fence._effects
         if remembers:
             key = effects.key  # not the caller's own, which another task may have been given too
-            ours.append(b"%b:%d:%b" % (beside(resources[0], b"once"), len(key), f"{key}:{self._once}".encode()))
+            place = min(resources)  # not the first: the next run may come to them in another order
+            ours.append(b"%b:%d:%b" % (beside(place, b"once"), len(key), f"{key}:{self._once}".encode()))
         words = [word for command in commands for word in (len(command.words), *command.words)]
         call = os.urandom(9).hex()
         counts = round(effects.keep_for * 1000) + 1 if remembers else 0

@@ -125,6 +125,17 @@ def test_a_write_that_is_made_once_has_its_first_reply_again(server: Any, guard:
     assert again.replies == tx.replies == [True, b"10"]
 
 
+def test_a_transaction_is_made_once_also_if_its_keys_come_in_another_order(server: Any, guard: Guard, key: str):
+    """As those of a set do in another process."""
+    accounts = [f"{{{key}}}:{name}" for name in ("a", "b", "c")]
+    for mine, order in zip(succession(guard), (accounts, accounts[::-1]), strict=True):
+        with FencedRedis(server, mine).once("settle").transaction() as tx:
+            for account in order:
+                tx.incrby(account, 5)
+
+    assert server.mget(accounts) == [b"5"] * 3
+
+
 def test_a_first_write_that_failed_is_not_remembered(server: Any, guard: Guard, key: str):
     server.set(key, "no number")
     credit = FencedRedis(server, fence(guard)).once("credit")
