@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from types import TracebackType
 from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
 
 import redis
 from redis.client import Pipeline
@@ -30,6 +31,9 @@ MOST_WORDS = 7000
 
 _SOURCE = files(__package__).joinpath("redis.lua").read_text("utf-8")
 _SHA = hashlib.sha1(_SOURCE.encode(), usedforsecurity=False).hexdigest()
+
+_turns: WeakKeyDictionary[Fence, threading.Lock] = WeakKeyDictionary()
+"""The script remembers one call for each resource, the last: so the next one of the same token waits for its reply."""
 
 
 class FencedRedis(Writes):
@@ -59,8 +63,7 @@ class FencedRedis(Writes):
         self._resource = None if resource is None else as_bytes(resource)
         self._keep = max(1, round(keep_for * 1000))
         self._once = ""
-        # The script remembers one call for each resource, the last: so the next one waits for its reply.
-        self._turn = threading.Lock()
+        self._turn = _turns.setdefault(fence, threading.Lock())
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name in READS:

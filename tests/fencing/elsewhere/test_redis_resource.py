@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -302,6 +303,32 @@ def test_a_write_that_the_driver_repeats_after_a_lost_reply_is_made_once(
         flaky.incrby(key, 1)  # and without a fence it is made twice
 
     assert client.get(key) == b"4"
+
+
+def test_another_thread_does_not_write_between_a_lost_reply_and_its_repetition(
+    proxy: Proxy, client: redis.Redis, guard: Guard, key: str
+):
+    """Each with a FencedRedis of its own: the mark remembers the last call, and it would not be the lost one."""
+    mine = fence(guard)
+    other = threading.Thread(target=lambda: FencedRedis(client, mine).incrby(key, 100))
+
+    class Between(redis.backoff.AbstractBackoff):
+        def reset(self) -> None: ...
+
+        def compute(self, failures: int) -> float:
+            other.start()
+            other.join(0.3)
+            return 0
+
+    retry = redis.retry.Retry(Between(), 1)
+    with closing(redis.Redis(port=proxy.port, retry=retry, retry_on_error=[redis.ConnectionError])) as flaky:
+        fenced = FencedRedis(flaky, mine)
+        fenced.incrby(key, 1)
+        proxy.swallow(1, to=b"EVALSHA")
+        fenced.incrby(key, 1)
+    other.join(20)
+
+    assert client.get(key) == b"102"
 
 
 def test_a_write_once_may_be_tried_again_after_a_lost_reply(proxy: Proxy, client: redis.Redis, guard: Guard, key: str):
