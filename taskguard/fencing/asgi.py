@@ -27,7 +27,7 @@ class Fenced:
         self._receiver = receiver
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope.get("headers", ())}
+        headers = _headers(scope)
         if scope["type"] != "http" or not self._receiver.concerns(scope["method"], headers):
             await self._app(scope, receive, send)
             return
@@ -156,6 +156,15 @@ def _give_back(steps: Steps[Admission | Response], asked: asyncio.Task[float | A
         answer = asked.result()
         end = answer.fail if isinstance(answer, Admission) else steps.close
         asyncio.get_running_loop().run_in_executor(None, end)
+
+
+def _headers(scope: Message) -> dict[str, str]:
+    """By their names; what comes twice is one list, as WSGI has it: a token that is two is none."""
+    headers: dict[str, str] = {}
+    for raw, value in scope.get("headers", ()):
+        name, text = raw.decode("latin-1").lower(), value.decode("latin-1")
+        headers[name] = f"{headers[name]},{text}" if name in headers else text
+    return headers
 
 
 async def _body(receive: Receive, at_most: int) -> bytes | None:

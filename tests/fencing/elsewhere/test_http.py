@@ -107,6 +107,12 @@ def test_what_is_no_token_is_a_bad_request(http: httpx.Client, token: str):
     assert http.post("/", headers={"X-Fencing-Token": token}).status_code == 400
 
 
+def test_two_tokens_are_none(http: httpx.Client):
+    sent = [("X-Fencing-Token", "8"), ("X-Fencing-Token", "7")]
+
+    assert http.post("/", headers=sent).status_code == 400
+
+
 def test_a_request_is_not_let_in_while_another_is_at_the_resource(http: httpx.Client, service: Service):
     resource, gate = uuid4().hex, service.ledger.with_name("gate")
     gate.unlink(missing_ok=True)
