@@ -53,6 +53,7 @@ class _Answering:
         self._start_response = start_response
         self._head: tuple[str, list[tuple[str, str]]] = ("", [])
         self._said: list[bytes] = []
+        self._is_long = False
 
     def run(self, app: App, environ: Environ) -> Iterable[bytes]:
         chunks: Iterable[bytes] = ()
@@ -62,6 +63,7 @@ class _Answering:
             for chunk in rest:
                 self._said.append(chunk)
                 if sum(map(len, self._said)) > MOST_BYTES:
+                    self._is_long = True
                     self._start_response(*self._head)
                     return _Long(self._admission, int(self._head[0][:3]), self._said, rest, chunks)
             _close(chunks)
@@ -79,6 +81,8 @@ class _Answering:
             self._admission.leave()
 
     def _begin(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], None]:
+        if exc_info and self._is_long:
+            raise exc_info[1].with_traceback(exc_info[2])  # as a server does whose client has the beginning already
         if exc_info:
             self._said.clear()  # nothing was sent yet: an error page takes the place of what was begun
         self._head = (status, headers)

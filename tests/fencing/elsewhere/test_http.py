@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -563,6 +564,32 @@ def test_what_an_application_opened_is_closed_also_if_it_fails(guard: Guard):
         wsgi.Fenced(app, Receiver(guard, caller=anyone))(environ, lambda *_: None)
 
     assert closed == [True]
+
+
+@pytest.mark.parametrize("size", [4, LARGE])
+def test_an_application_that_fails_while_it_answers_has_not_done_the_work(guard: Guard, size: int):
+    """It says so as PEP 3333 has it: by another status, which comes too late if the first one was sent."""
+
+    def app(environ: Any, begin: Any) -> Iterator[bytes]:
+        begin("201 Created", [])
+        yield b"x" * size
+        try:
+            raise ZeroDivisionError
+        except ZeroDivisionError:
+            begin("500 Failed", [], sys.exc_info())
+        yield b"failed"
+
+    body = {"CONTENT_LENGTH": "0", "wsgi.input": BytesIO(b"")}
+    environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/", "HTTP_IDEMPOTENCY_KEY": "k", **body}
+    fenced = wsgi.Fenced(app, Receiver(guard, caller=anyone))
+    for _ in range(2):
+        said: list[Any] = []
+        answer = fenced(environ, lambda *head, said=said: said.append(head[0][:3]))
+        with suppress(ZeroDivisionError):
+            said.append(len(b"".join(answer)))
+        if hasattr(answer, "close"):
+            answer.close()
+        assert said == (["201"] if size == LARGE else ["500", len(b"failed")])
 
 
 def test_a_key_keeps_the_space_at_its_end(guard: Guard):
