@@ -7,10 +7,9 @@ from contextlib import closing
 
 import click
 
-from taskguard.fencing.connections import connected
 from taskguard.fencing.statements import STATEMENTS
 from taskguard.fencing.tables import create_tables
-from taskguard.fencing.urls import connect
+from taskguard.fencing.urls import connection_to, dialect_of
 from taskguard.stores import open_store, safe_url
 
 NOBODY_S_KEY = "taskguard migrate"
@@ -40,12 +39,11 @@ def command(databases: tuple[str, ...], store: str | None, sql: bool, as_json: b
 
 
 def _statements(url: str) -> list[str]:
-    with closing(connect(url)) as connection:
-        return list(STATEMENTS[connected(connection).dialect].tables)
+    return list(STATEMENTS[dialect_of(url)].tables)
 
 
 def _made(url: str) -> list[str]:
-    with closing(connect(url)) as connection:
+    with connection_to(url, make=True) as connection:
         create_tables(connection)
         connection.commit()
     return ["taskguard_fence", "taskguard_once"]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 
 import click
 
 from taskguard.fencing.tables import purge
-from taskguard.fencing.urls import connect
+from taskguard.fencing.urls import connection_to
 from taskguard.stores import safe_url
 
 DAY = 86400
@@ -33,7 +32,7 @@ def command(databases: tuple[str, ...], older_than: float, as_json: bool) -> Non
 
 def _purged(url: str, seconds: float) -> int:
     gone = 0
-    with closing(connect(url)) as connection:
+    with connection_to(url) as connection:
         while True:
             some = purge(connection, older_than=seconds)
             connection.commit()

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
 from taskguard.fencing.exchange import Request, Response
-from taskguard.fencing.receiver import Admission, Receiver
+from taskguard.fencing.receiver import Admission, Receiver, Steps
 from taskguard.outcomes import MOST_BYTES
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -27,7 +27,7 @@ class Fenced:
         self._receiver = receiver
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope.get("headers", ())}
+        headers = _headers(scope)
         if scope["type"] != "http" or not self._receiver.concerns(scope["method"], headers):
             await self._app(scope, receive, send)
             return
@@ -47,7 +47,7 @@ class Fenced:
         answering = _Answering(admission, send)
         try:
             await self._app(_plain(scope), _replayed(body, receive), answering.take)
-            await answering.finish()
+            await answering.break_off()
         except BaseException:
             # One that has answered is not undone by what happens after that, or while it is being told to the store.
             await _in_any_case(admission.leave if answering.is_finished else admission.fail)
@@ -71,10 +71,10 @@ class _Answering:
         self.is_finished = False
 
     async def take(self, message: Message) -> None:
-        is_last = message["type"] == "http.response.body" and not message.get("more_body")
         if self.is_finished:
             await self._send(message)  # which the server refuses
             return
+        is_last = message["type"] == "http.response.body" and not message.get("more_body")
         if not self._long:
             self._said.append(message)
             self._size += len(message.get("body", b""))
@@ -82,44 +82,89 @@ class _Answering:
                 self._long = True
                 *before, message = self._said
                 for held_back in before:
-                    await self._send(held_back)
-        if is_last:
-            await self.finish()
+                    await self._pass_on(held_back)
         if self._long:
-            await self._send(message)
+            if is_last:
+                await self.break_off()
+            await self._pass_on(message)
+        elif is_last:
+            await self._finish()
 
-    async def finish(self) -> None:
+    async def break_off(self) -> None:
+        """No more is kept of the answer than that it was given: it is long, or was not said to its end."""
         if self.is_finished:
             return
         self.is_finished = True
-        if self._long:
-            await _in_any_case(self._admission.answered)
-            return
-        head = next((message for message in self._said if message["type"] == "http.response.start"), None)
+        head = self._head()
         if head is None:
             await _in_any_case(self._admission.fail)
             return  # the server knows what to do about an application that says nothing
+        await _in_any_case(lambda: self._admission.answered(head["status"]))
+        if not self._long:
+            for message in self._said:
+                await self._send(message)
+
+    async def _finish(self) -> None:
+        head = self._head()
+        if head is None:
+            await self.break_off()
+            return
+        self.is_finished = True
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in head.get("headers", ())]
         body = b"".join(message.get("body", b"") for message in self._said)
         response = Response(head["status"], headers, body)
         await _send(await _in_any_case(lambda: self._admission.answer(response)), self._send)
 
+    async def _pass_on(self, message: Message) -> None:
+        try:
+            await self._send(message)
+        except BaseException:
+            # A client that went away is no reason to do the work again: the application had begun to answer.
+            await self.break_off()
+            raise
+
+    def _head(self) -> Message | None:
+        return next((message for message in self._said if message["type"] == "http.response.start"), None)
+
 
 async def _admitted(receiver: Receiver, request: Request) -> Admission | Response:
-    asking = asyncio.create_task(asyncio.to_thread(receiver.admit, request))
+    """Waits in the event loop: in threads, those who wait would keep them from the one they wait for."""
+    steps = receiver.admitting(request)
+    while True:
+        asking = asyncio.create_task(asyncio.to_thread(_go_on, steps))
+        try:
+            answer = await asyncio.shield(asking)
+            if not isinstance(answer, float):
+                return answer
+            await asyncio.sleep(answer)
+        except asyncio.CancelledError:
+            # The thread goes on, and what it is granted would be renewed for ever.
+            asking.add_done_callback(lambda asked: _give_back(steps, asked))
+            raise
+
+
+def _go_on(steps: Steps[Admission | Response]) -> float | Admission | Response:
     try:
-        return await asyncio.shield(asking)
-    except asyncio.CancelledError:
-        # The thread goes on, and what it is granted would be renewed for ever.
-        asking.add_done_callback(_give_back)
-        raise
+        return next(steps)
+    except StopIteration as end:
+        answer: Admission | Response = end.value
+        return answer
 
 
-def _give_back(asking: asyncio.Task[Admission | Response]) -> None:
-    if not asking.cancelled() and asking.exception() is None:
-        admission = asking.result()
-        if isinstance(admission, Admission):
-            asyncio.get_running_loop().run_in_executor(None, admission.fail)
+def _give_back(steps: Steps[Admission | Response], asked: asyncio.Task[float | Admission | Response]) -> None:
+    if not asked.cancelled() and asked.exception() is None:
+        answer = asked.result()
+        end = answer.fail if isinstance(answer, Admission) else steps.close
+        asyncio.get_running_loop().run_in_executor(None, end)
+
+
+def _headers(scope: Message) -> dict[str, str]:
+    """By their names; what comes twice is one list, as WSGI has it: a token that is two is none."""
+    headers: dict[str, str] = {}
+    for raw, value in scope.get("headers", ()):
+        name, text = raw.decode("latin-1").lower(), value.decode("latin-1")
+        headers[name] = f"{headers[name]},{text}" if name in headers else text
+    return headers
 
 
 async def _body(receive: Receive, at_most: int) -> bytes | None:

@@ -221,9 +221,16 @@ class _SQLAlchemy:
 
     def require_transaction(self) -> None:
         connection = self._connection
-        if not connection.in_transaction() and not getattr(connection, "_is_future", True):
-            _needs_transaction("a Connection of SQLAlchemy 1.4 without begin()", "use `with engine.begin() as …:`")
+        if not connection.in_transaction():
+            if not getattr(connection, "_is_future", True):
+                _needs_transaction("a Connection of SQLAlchemy 1.4 without begin()", "use `with engine.begin() as …:`")
+            connection.begin()  # as its next statement would: an engine may be told to send BEGIN by itself then
         raw = connection.connection.dbapi_connection
+        if self.dialect == "sqlite" and connection.in_nested_transaction() and _begins_when_it_writes(raw):
+            raise ConfigurationError(
+                "sqlite3 begins a transaction at the first write, so a savepoint before that is the transaction, and "
+                "commits at its end: call this before begin_nested(), or let SQLAlchemy send BEGIN itself (its docs)"
+            )
         if _kind_of(raw.__class__) not in (None, _SQLAlchemy):
             connected(raw).require_transaction()
         elif _is_autocommit(connection, raw):
@@ -251,6 +258,10 @@ def _is_autocommit(connection: Any, raw: Any) -> bool:
     if level is None:
         level = getattr(connection.dialect, "_on_connect_isolation_level", None)
     return level == "AUTOCOMMIT" or getattr(raw, "autocommit", False) is True
+
+
+def _begins_when_it_writes(raw: Any) -> bool:
+    return _is_legacy(raw) and getattr(raw, "isolation_level", None) is not None
 
 
 def _is_session(connection: Any) -> bool:

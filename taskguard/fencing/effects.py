@@ -38,6 +38,7 @@ class Once:
         """Keep *value*, as JSON, for those who come later."""
         if not self._is_first:
             raise ConfigurationError("only the first time can keep a value: write `if done: done.keep(value)`")
+        self._database.require_transaction()
         outcome = json.dumps(value, separators=(",", ":"), allow_nan=False)
         self._database.run(STATEMENTS[self._database.dialect].keep, {**self._row, "outcome": outcome})
 

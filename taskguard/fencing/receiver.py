@@ -13,8 +13,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from time import sleep
+from typing import TypeAlias, TypeVar
 from urllib.parse import unquote
 
 from taskguard.clocks import since_boot
@@ -27,6 +28,10 @@ from taskguard.policy import Policy
 from taskguard.store import TOKEN_LIMIT, Held
 from taskguard.waiting import pauses
 from taskguard.work import Work
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[float, None, T]
+"""Yields how many seconds to wait before it is gone on with: whoever goes on with it knows how to wait."""
 
 DAY = 86400.0
 _READING = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
@@ -96,11 +101,26 @@ class Receiver:
         detail = f"a request with these headers may have {self.max_body} bytes"
         return problem(413, "too-large", "The body is too large to be compared", detail)
 
+    def cut_off(self) -> Response:
+        detail = "the body ended before it had the length that was announced; nothing was done"
+        return problem(400, "cut-off", "The body is not all there", detail)
+
     def admit(self, request: Request) -> Admission | Response:
         """Let the request in, or answer it. Asks the store, and may wait for the resource's turn."""
+        steps = self.admitting(request)
+        while True:
+            try:
+                pause = next(steps)
+            except StopIteration as end:
+                answer: Admission | Response = end.value
+                return answer
+            sleep(pause)
+
+    def admitting(self, request: Request) -> Steps[Admission | Response]:
+        """The same, for a caller that does not sleep in a thread. One that goes no further closes it."""
         admission = Admission(self)
         try:
-            refusal = self._malformed(request) or self._take_turn(request, admission)
+            refusal = self._malformed(request) or (yield from self._take_turn(request, admission))
             refusal = refusal or self._claim_key(request, admission)
             if refusal is None:
                 admission.check()
@@ -128,14 +148,14 @@ class Receiver:
             return problem(400, "bad-key", f"{IDEMPOTENCY_KEY} is no key", "it has 1 to 1000 characters")
         return None
 
-    def _take_turn(self, request: Request, admission: Admission) -> Response | None:
+    def _take_turn(self, request: Request, admission: Admission) -> Steps[Response | None]:
         if TOKEN.lower() not in request.headers:
             return None
         token, resource = int(request.headers[TOKEN.lower()]), self._resource(request)
         # Before it waits as well: who is stale already need not take a turn from others.
         for look in ("at once", "in turn"):
             if look == "in turn":
-                admission.turn = self._wait_for_turn(f"http-turn:{resource}")
+                admission.turn = yield from self._wait_for_turn(f"http-turn:{resource}")
                 if admission.turn is None:
                     detail = f"{resource} is being changed by another request"
                     return problem(409, "busy", "Another request is in progress", detail, retry_after=1)
@@ -146,7 +166,7 @@ class Receiver:
                 return problem(STALE, "stale-token", title, detail, resource=resource, token=token, mark=mark)
         return None
 
-    def _wait_for_turn(self, key: str) -> Work | None:
+    def _wait_for_turn(self, key: str) -> Steps[Work | None]:
         claim = self.guard.new_claim(key, _name(), self._turns)
         give_up = since_boot() + self._wait_up_to
         for pause in pauses():
@@ -156,7 +176,7 @@ class Receiver:
                 return answer
             if since_boot() + pause >= give_up:
                 break
-            sleep(pause)
+            yield pause
         return None
 
     def _claim_key(self, request: Request, admission: Admission) -> Response | None:
@@ -200,14 +220,17 @@ class Admission:
 
     def answer(self, response: Response) -> Response:
         """Keep the response, and say what is to be sent: another one if this request was replaced meanwhile."""
-        if response.status >= 500 or response.status in _PASSING:
+        if _may_be_other_later(response.status):
             self._give_up()
             return response
         return response if self._done(response.encoded()) else self.replaced()
 
-    def answered(self) -> None:
-        """The response was too large to be kept, and is sent already: only the fact is kept."""
-        self._done(None)
+    def answered(self, status: int) -> None:
+        """The response is too large to be kept, or not all of it is there: only the fact is kept."""
+        if _may_be_other_later(status):
+            self._give_up()
+        else:
+            self._done(None)
 
     def fail(self) -> None:
         """Nothing was done, as far as the application says: the same request may come again, unless it was answered."""
@@ -236,6 +259,10 @@ class Admission:
         """What is answered to a request whose place another one has taken."""
         detail = "this request took so long that another one took its place; ask again for its answer"
         return problem(409, "in-progress", "Another request is in progress", detail, retry_after=1)
+
+
+def _may_be_other_later(status: int) -> bool:
+    return status >= 500 or status in _PASSING
 
 
 def _plain(key: str) -> str:

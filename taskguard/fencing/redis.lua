@@ -1,9 +1,13 @@
 -- One or more writes under one comparison of tokens; or only the comparison, if there are none.
 -- KEYS  the marks; the memory of `once`, if it is asked for; the keys that are written
--- ARGV  token, how many marks, milliseconds that marks and memory are kept, the call's random id, 1 for `once` or 0,
+-- ARGV  token, how many marks, milliseconds that marks and memory are kept, the call's random id,
+--       for `once` the milliseconds that it counts for other owners, else 0, the owner,
 --       then for each command the number of its words, and its words
-local token, marks, keep, call, once = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1'
-local memory = KEYS[marks + 1]
+local token, marks, keep, call = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local counts, owner = tonumber(ARGV[5]), ARGV[6]
+local once, memory = counts > 0, KEYS[marks + 1]
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 for number = 1, marks do
     local mark = redis.call('HGET', KEYS[number], 'token')
@@ -17,9 +21,9 @@ local last = redis.call('HMGET', KEYS[1], 'call', 'answer')
 if last[1] == call then
     return cmsgpack.unpack(last[2])
 end
-local kept = once and redis.call('GET', memory)
-if kept then
-    return cmsgpack.unpack(kept)
+local kept = once and redis.call('HMGET', memory, 'owner', 'until', 'answer')
+if kept and kept[3] and (kept[1] == owner or now <= tonumber(kept[2])) then
+    return cmsgpack.unpack(kept[3])
 end
 
 for number = 1, marks do
@@ -29,7 +33,7 @@ for number = 1, marks do
     end
 end
 
-local answer, at = {'done'}, 6
+local answer, at = {'done'}, 7
 while at <= #ARGV do
     local words = tonumber(ARGV[at])
     local reply = redis.pcall(unpack(ARGV, at + 1, at + words))
@@ -46,6 +50,7 @@ local packed = cmsgpack.pack(answer)
 redis.call('HSET', KEYS[1], 'call', call, 'answer', packed)
 -- What failed at its first command has changed nothing, and may be tried again.
 if once and (answer[1] == 'done' or #answer > 2) then
-    redis.call('SET', memory, packed, 'PX', keep)
+    redis.call('HSET', memory, 'owner', owner, 'until', string.format('%.0f', now + counts), 'answer', packed)
+    redis.call('PEXPIRE', memory, math.max(keep, counts))
 end
 return answer

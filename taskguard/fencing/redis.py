@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from types import TracebackType
 from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
 
 import redis
 from redis.client import Pipeline
@@ -31,12 +32,16 @@ MOST_WORDS = 7000
 _SOURCE = files(__package__).joinpath("redis.lua").read_text("utf-8")
 _SHA = hashlib.sha1(_SOURCE.encode(), usedforsecurity=False).hexdigest()
 
+_turns: WeakKeyDictionary[Fence, threading.Lock] = WeakKeyDictionary()
+"""The script remembers one call for each resource, the last: so the next one of the same token waits for its reply."""
+
 
 class FencedRedis(Writes):
     """A client whose writes are refused with `StaleFenceError` once a newer holder has written.
 
     Each key is a resource of its own, unless *resource* names one for all. Reads go to the client, without a fence.
-    A mark, and what `once` remembers, is kept for *keep_for* seconds after the last write.
+    A mark is kept for *keep_for* seconds after the last write, and so is what `once` remembers, or as long as the
+    work's own `keep_for` says, if that is longer.
     """
 
     def __init__(
@@ -58,8 +63,7 @@ class FencedRedis(Writes):
         self._resource = None if resource is None else as_bytes(resource)
         self._keep = max(1, round(keep_for * 1000))
         self._once = ""
-        # The script remembers one call for each resource, the last: so the next one waits for its reply.
-        self._turn = threading.Lock()
+        self._turn = _turns.setdefault(fence, threading.Lock())
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name in READS:
@@ -104,12 +108,15 @@ class FencedRedis(Writes):
                 )
         ours = [beside(resource, b"mark") for resource in resources]
         remembers = bool(self._once and commands)  # a look at the marks is nothing to be remembered
+        effects = self.fence._effects
         if remembers:
-            key = self.fence._effects.key  # not the caller's own, which another task may have been given too
-            ours.append(b"%b:%d:%b" % (beside(resources[0], b"once"), len(key), f"{key}:{self._once}".encode()))
+            key = effects.key  # not the caller's own, which another task may have been given too
+            place = min(resources)  # not the first: the next run may come to them in another order
+            ours.append(b"%b:%d:%b" % (beside(place, b"once"), len(key), f"{key}:{self._once}".encode()))
         words = [word for command in commands for word in (len(command.words), *command.words)]
         call = os.urandom(9).hex()
-        args = [self.fence.token, len(resources), self._keep, call, int(remembers), *words]
+        counts = round(effects.keep_for * 1000) + 1 if remembers else 0
+        args = [self.fence.token, len(resources), self._keep, call, counts, effects.owner, *words]
         with self._turn:
             outcome, *replies = self._call([*ours, *dict.fromkeys(keys)], args)
         if outcome in (b"stale", "stale"):

@@ -41,9 +41,9 @@ def purge(connection: Any, *, older_than: float = MONTH, at_most: int = 1000) ->
     statements = STATEMENTS[database.dialect]
     page = {"age": int(older_than), "most": at_most}
     gone = 0
-    for (resource,) in database.run(statements.old_marks, page).rows:
+    for (resource,) in ask(database, statements.old_marks, page).rows:
         gone += database.run(statements.drop_mark, {**page, "resource": resource}).changed
-    for effect, name in database.run(statements.old_effects, page).rows:
+    for effect, name in ask(database, statements.old_effects, page).rows:
         gone += database.run(statements.drop_effect, {**page, "effect": effect, "name": name}).changed
     return gone
 

@@ -3,45 +3,72 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from taskguard.errors import ConfigurationError, StoreError
+from taskguard.errors import ConfigurationError, StoreError, TaskguardError
+from taskguard.fencing.connections import Dialect
 from taskguard.stores import safe_url
 
 
-def connect(url: str) -> Any:
-    """Open the database that *url* names: sqlite, postgresql, mysql or mariadb; dialect+driver by SQLAlchemy."""
-    scheme = url.partition("://")[0].lower()
-    opener = _sqlalchemy if "+" in scheme else _OPENERS.get(scheme)
-    if opener is None:
+@contextmanager
+def connection_to(url: str, *, make: bool = False) -> Iterator[Any]:
+    """The database that *url* names, open within the block: sqlite, postgresql, mysql or mariadb; dialect+driver by
+    SQLAlchemy. A file that is not there is an error, unless it may be made. What a driver raises is a `StoreError`.
+    """
+    dialect_of(url)
+    try:
+        with closing(_connected(url, make)) as connection:
+            yield connection
+    except (ModuleNotFoundError, TaskguardError):
+        raise
+    except Exception as error:  # each driver has its own for what cannot be reached, or is not allowed
+        raise StoreError(safe_url(url), str(error)) from error
+
+
+def dialect_of(url: str) -> Dialect:
+    """What kind of database *url* names; it is not asked."""
+    dialect = _DIALECTS.get(_scheme(url).partition("+")[0])
+    if dialect is None:
         raise ConfigurationError(
             f"{safe_url(url)} is not the URL of a database; it must begin with sqlite:///, postgresql://, mysql:// or "
             "mariadb://, or be one of SQLAlchemy's with a driver"
         )
-    try:
-        return opener(url)
-    except (ModuleNotFoundError, ConfigurationError):
-        raise
-    except Exception as error:  # each driver has its own for a database that cannot be reached
-        raise StoreError(safe_url(url), str(error)) from error
+    return dialect
 
 
-def _sqlite(url: str) -> Any:
+def _connected(url: str, make: bool) -> Any:
+    if "+" in _scheme(url):
+        return _driver(("sqlalchemy",)).create_engine(url, future=True).connect()
+    dialect = dialect_of(url)
+    if dialect == "sqlite":
+        return _sqlite(url, make)
+    return _mysql(url) if dialect == "mysql" else _driver(("psycopg", "psycopg2")).connect(url)
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0].lower()
+
+
+def _sqlite(url: str, make: bool) -> Any:
     path = unquote(urlsplit(url).path).removeprefix("/")
     if not path:
         raise ConfigurationError("sqlite:// names no file; write sqlite:///relative.db or sqlite:////absolute.db")
+    if not make and not Path(path).exists():
+        raise StoreError(safe_url(url), "there is no such file")
     return sqlite3.connect(path)
-
-
-def _postgresql(url: str) -> Any:
-    return _driver(("psycopg", "psycopg2")).connect(url)
 
 
 def _mysql(url: str) -> Any:
     parts = urlsplit(url)
+    if parts.query:
+        raise ConfigurationError(
+            f"{safe_url(url)} has options, which are not understood here; write it for SQLAlchemy, as mysql+pymysql://…"
+        )
     named = {
         "host": parts.hostname or "localhost",
         "port": parts.port or 3306,
@@ -50,10 +77,6 @@ def _mysql(url: str) -> Any:
         "database": unquote(parts.path).removeprefix("/"),
     }
     return _driver(("pymysql", "MySQLdb")).connect(**{name: value for name, value in named.items() if value})
-
-
-def _sqlalchemy(url: str) -> Any:
-    return _driver(("sqlalchemy",)).create_engine(url, future=True).connect()
 
 
 def _driver(names: tuple[str, ...]) -> Any:
@@ -66,10 +89,10 @@ def _driver(names: tuple[str, ...]) -> Any:
     raise ConfigurationError(f"this needs one package of: {', '.join(names)}")
 
 
-_OPENERS: dict[str, Callable[[str], Any]] = {
-    "sqlite": _sqlite,
-    "postgresql": _postgresql,
-    "postgres": _postgresql,
-    "mysql": _mysql,
-    "mariadb": _mysql,
+_DIALECTS: dict[str, Dialect] = {
+    "sqlite": "sqlite",
+    "postgresql": "postgresql",
+    "postgres": "postgresql",
+    "mysql": "mysql",
+    "mariadb": "mysql",
 }

@@ -32,6 +32,8 @@ class Fenced:
             return self._app(environ, start_response)
         # Read before anything is claimed: a sender that stops half-way must hold nobody up.
         body = _body(environ, self._receiver.max_body + 1)
+        if body is None:
+            return _sent(self._receiver.cut_off(), start_response)
         if len(body) > self._receiver.max_body:
             return _sent(self._receiver.too_large(), start_response)
         path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
@@ -51,6 +53,7 @@ class _Answering:
         self._start_response = start_response
         self._head: tuple[str, list[tuple[str, str]]] = ("", [])
         self._said: list[bytes] = []
+        self._is_long = False
 
     def run(self, app: App, environ: Environ) -> Iterable[bytes]:
         chunks: Iterable[bytes] = ()
@@ -60,8 +63,9 @@ class _Answering:
             for chunk in rest:
                 self._said.append(chunk)
                 if sum(map(len, self._said)) > MOST_BYTES:
+                    self._is_long = True
                     self._start_response(*self._head)
-                    return _Long(self._admission, self._said, rest, chunks)
+                    return _Long(self._admission, int(self._head[0][:3]), self._said, rest, chunks)
             _close(chunks)
             status, headers = self._head
             response = Response(int(status[:3]), headers, b"".join(self._said))
@@ -77,6 +81,8 @@ class _Answering:
             self._admission.leave()
 
     def _begin(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], None]:
+        if exc_info and self._is_long:
+            raise exc_info[1].with_traceback(exc_info[2])  # as a server does whose client has the beginning already
         if exc_info:
             self._said.clear()  # nothing was sent yet: an error page takes the place of what was begun
         self._head = (status, headers)
@@ -86,8 +92,11 @@ class _Answering:
 class _Long:
     """A response that is passed on as it comes, with the end of the request at its own end."""
 
-    def __init__(self, admission: Admission, said: list[bytes], rest: Iterator[bytes], chunks: Iterable[bytes]) -> None:
+    def __init__(
+        self, admission: Admission, status: int, said: list[bytes], rest: Iterator[bytes], chunks: Iterable[bytes]
+    ) -> None:
         self._admission = admission
+        self._status = status
         self._said = said
         self._rest = rest
         self._chunks = chunks
@@ -108,7 +117,7 @@ class _Long:
             try:
                 _close(self._chunks)
             finally:
-                self._admission.fail() if self._failed else self._admission.answered()
+                self._admission.fail() if self._failed else self._admission.answered(self._status)
                 self._admission.leave()
 
 
@@ -119,15 +128,17 @@ def _headers(environ: Environ) -> dict[str, str]:
     return headers
 
 
-def _body(environ: Environ, at_most: int) -> bytes:
-    if environ.get("CONTENT_LENGTH"):
-        at_most = min(at_most, int(environ["CONTENT_LENGTH"]))
+def _body(environ: Environ, at_most: int) -> bytes | None:
+    """What was sent, or the beginning of what is too much; None if the sender stopped half-way."""
+    announced = environ.get("CONTENT_LENGTH")
+    if announced:
+        at_most = min(at_most, int(announced))
     elif not environ.get("wsgi.input_terminated"):
         return b""
     body = b""
     while len(body) < at_most and (piece := environ["wsgi.input"].read(at_most - len(body))):
         body += piece
-    return body
+    return None if announced and len(body) < at_most else body
 
 
 def _sent(response: Response, start_response: StartResponse, status: str = "") -> Iterable[bytes]:

@@ -59,6 +59,12 @@ def test_migrate_can_only_show_what_it_would_do(url_of: Any):
         count(url)
 
 
+def test_what_is_only_shown_needs_no_database(tmp_path: Path):
+    assert run("migrate", "--sql", "postgresql://nobody@127.0.0.1:1/db")[0] == 0
+    assert run("migrate", "--sql", f"sqlite:///{tmp_path / 'shop'}.db")[0] == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_migrate_makes_a_store_ready(postgres_server: PostgresServer, tmp_path: Path):
     file = tmp_path / "store.db"
     code, output = run("migrate", "--store", f"sqlite:///{file}", "--json")
@@ -76,6 +82,29 @@ def test_what_cannot_be_done_has_an_exit_code_and_a_sentence():
     assert code == 2 and "is not the URL of a database" in output
     code, output = run("migrate", "postgresql://user:secret@127.0.0.1:1/db")
     assert code == 3 and "secret" not in output
+
+
+def test_what_a_database_refuses_is_told_in_its_own_words(url_of: Any, tmp_path: Path):
+    (tmp_path / "shop.db").write_text("no database at all, only a text that is long enough")
+    for command in ("migrate", "purge"):
+        code, output = run(command, f"sqlite:///{tmp_path / 'shop'}.db")
+        assert code == 3 and "file is not a database" in output
+    code, output = run("purge", f"sqlite:///{tmp_path / 'misspelt'}.db")
+    assert code == 3 and "no such file" in output and not (tmp_path / "misspelt.db").exists()
+
+
+def test_options_of_a_mysql_url_are_not_left_out_in_silence(url_of: Any):
+    code, output = run("migrate", f"{url_of('mariadb')}?ssl_ca=/etc/ca.pem")
+    assert code == 2 and "mysql+pymysql" in output
+
+
+def test_purge_says_what_to_run_where_the_tables_are_missing(url: str):
+    drop_tables(url)
+    code, output = run("purge", url)
+    if url.startswith("sqlite"):  # there they are made at first use
+        assert code == 0 and output.endswith(": 0 rows purged\n")
+    else:
+        assert code == 2 and "taskguard migrate" in output
 
 
 def test_purge_removes_what_is_old(url: str):

@@ -64,6 +64,16 @@ def test_it_is_refused_where_each_statement_commits_by_itself(url_of: Any, open_
         once(WORK, connection, None)
 
 
+def test_a_value_is_not_kept_after_the_transaction_of_its_effect(url_of: Any, open_client: Any):
+    """A crash between the two would leave the effect without it."""
+    connection = open_client(url_of("postgresql")).connection
+    connection.autocommit = True
+    with connection.transaction():
+        first = once(WORK, connection, None)
+    with pytest.raises(ConfigurationError, match="commits each statement by itself"):
+        first.keep("value")
+
+
 class TestHowLong:
     """Work by a key may be done again when `keep_for` is over; but not by the same job."""
 

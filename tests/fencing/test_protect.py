@@ -11,7 +11,7 @@ import pytest
 
 from taskguard import ConfigurationError, Guard, StaleFenceError
 from taskguard.fencing.marks import protect
-from tests.fencing.databases import Client
+from tests.fencing.databases import Client, engine_of
 
 
 def fence_of(token: int, key: str = "key") -> Any:
@@ -150,8 +150,6 @@ class TestAutocommit:
         [("postgresql", "postgresql+psycopg2"), ("mariadb", "mysql+pymysql"), ("sqlite", "sqlite")],
     )
     def test_sqlalchemy(self, url_of: Any, kind: str, driver: str):
-        from tests.fencing.databases import engine_of
-
         engine = engine_of(url_of(kind), driver)
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             self.refused(connection)
@@ -180,6 +178,27 @@ class TestAutocommit:
         asyncio.run(protected())
         with pytest.raises(ConfigurationError, match="commits each statement by itself"):
             asyncio.run(protected(isolation_level="AUTOCOMMIT"))
+
+    def test_sqlalchemy_with_a_savepoint_that_sqlite_takes_for_the_transaction(self, url_of: Any):
+        """At its end the memory would be committed, whatever becomes of the effect."""
+        engine = engine_of(url_of("sqlite"), "sqlite")
+        refused = pytest.raises(ConfigurationError, match="before begin_nested")
+        with engine.begin() as connection, connection.begin_nested(), refused:
+            protect(fence_of(7), connection, None)
+        engine.dispose()
+
+    def test_sqlalchemy_that_sends_begin_by_itself(self, url_of: Any):
+        from sqlalchemy import event
+
+        engine = engine_of(url_of("sqlite"), "sqlite")
+        event.listen(engine, "connect", lambda raw, _: setattr(raw, "isolation_level", None))
+        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+        with engine.connect() as connection:
+            protect(fence_of(7), connection, None)
+            connection.rollback()
+        with engine.begin() as connection, connection.begin_nested():
+            protect(fence_of(6), connection, None)
+        engine.dispose()
 
     def test_sqlalchemy_1_4_without_begin(self, url_of: Any):
         import sqlalchemy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,14 @@ import pytest
 
 from taskguard import ConfigurationError, RowCountError, StaleFenceError, VersionConflictError
 from taskguard.fencing import updates
-from tests.fencing.databases import CLIENTS, ROWS_COUNTED_DIFFERENTLY, Client, waits_for_a_row
+from tests.fencing.databases import (
+    CLIENTS,
+    ROWS_COUNTED_DIFFERENTLY,
+    Client,
+    django_client,
+    prepare,
+    waits_for_a_row,
+)
 from tests.waiting import wait_until
 
 
@@ -247,8 +255,6 @@ class TestSQLAlchemy:
 
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb", "sqlite"])
 def test_django_querysets(kind: str, url_of: Any, open_client: Any):
-    from tests.fencing.databases import django_client
-
     client = open_client(url_of(kind), django_client)
     from django.db.models import F
 
@@ -272,10 +278,33 @@ def test_django_querysets(kind: str, url_of: Any, open_client: Any):
     assert account(client) == (990, 7, 1)
 
 
+def test_django_querysets_that_a_router_sends_elsewhere(url_of: Any, open_client: Any, tmp_path: Path):
+    """What is looked at is what is written: the replica from which others read is behind."""
+    prepare(f"sqlite:///{tmp_path / 'replica'}.db")
+    replica = open_client(f"sqlite:///{tmp_path / 'replica'}.db", django_client)
+    client = open_client(url_of("postgresql"), django_client)
+    from django.db import router
+
+    from taskguard.fencing.django import fenced_update, versioned_update
+    from tests.fencing.shop.models import Account
+
+    places = SimpleNamespace(
+        db_for_read=lambda *_, **__: replica.connection.alias, db_for_write=lambda *_, **__: client.connection.alias
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(router, "routers", [places])
+        with client.transaction():
+            fenced_update(fence_of(7), Account.objects.all(), rows=2, cents=5)
+        with pytest.raises(StaleFenceError):
+            fenced_update(fence_of(6), Account.objects.filter(pk="one"), cents=6)
+        versioned_update(Account.objects.filter(pk="one"), version=0, cents=7)
+        with pytest.raises(VersionConflictError):
+            versioned_update(Account.objects.filter(pk="one"), version=0, cents=8)
+    assert (account(client), account(replica)) == ((7, 7, 1), (1000, 0, 0))
+
+
 def test_django_querysets_over_several_tables_are_refused(url_of: Any, open_client: Any):
     """PostgreSQL would look at the token before it waits for the row, and not again."""
-    from tests.fencing.databases import django_client
-
     url = url_of("postgresql")
     client, newer = open_client(url, django_client), open_client(url)
     from taskguard.fencing.django import fenced_update, versioned_update

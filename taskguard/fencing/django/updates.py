@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from django.db import connections
+from django.db import connections, router
 from django.db.models import Q
 from django.db.models.sql import UpdateQuery
 
@@ -22,6 +22,7 @@ def fenced_update(fence: Fence, queryset: Any, *, column: str = "fence", rows: i
     Raises `StaleFenceError` if one of the rows has seen a higher token, `RowCountError` if there are not so many.
     Several rows need a transaction, so that all are changed or none.
     """
+    queryset = _where_it_is_written(queryset)
     if rows != 1:
         connected(connections[queryset.db]).require_transaction()
     changed = _update(queryset, {f"{column}__lte": fence.token}, column, {**values, column: fence.token})
@@ -38,6 +39,7 @@ def versioned_update(queryset: Any, *, version: int, column: str = "version", **
 
     Raises `VersionConflictError` if another has changed the row since, `RowCountError` if there is no such row.
     """
+    queryset = _where_it_is_written(queryset)
     changed = _update(queryset, {column: version}, column, {**values, column: version + 1}, or_null=not version)
     if changed == 1:
         return version + 1
@@ -45,6 +47,11 @@ def versioned_update(queryset: Any, *, version: int, column: str = "version", **
     if not changed and len(found) == 1 and found[0] != version:
         raise VersionConflictError(queryset.model._meta.label, version, found[0])
     raise RowCountError(queryset.model._meta.label, 1, counted(changed, found, 1))
+
+
+def _where_it_is_written(queryset: Any) -> Any:
+    """The same rows where an update goes to: a router may have them read from a replica, which knows less."""
+    return queryset.using(queryset._db or router.db_for_write(queryset.model, **queryset._hints))
 
 
 def _update(queryset: Any, condition: dict[str, Any], column: str, values: dict[str, Any], or_null: bool = True) -> int:

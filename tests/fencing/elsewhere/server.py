@@ -45,8 +45,8 @@ class Ledger:
                 time.sleep(0.01)
         if path.startswith("/status/"):
             return int(path.rpartition("/")[2]), [b"said so"]
-        if path == "/large":
-            return 200, [b"x" * 1000] * (LARGE // 1000)
+        if path.startswith("/large/"):
+            return int(path.rpartition("/")[2]), [b"x" * 1000] * (LARGE // 1000)
         if path == "/crash":
             raise RuntimeError("the application failed")
         lines = len(self._path.read_bytes().splitlines())

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
 from io import BytesIO
@@ -105,6 +108,12 @@ def test_what_is_no_token_is_a_bad_request(http: httpx.Client, token: str):
     assert http.post("/", headers={"X-Fencing-Token": token}).status_code == 400
 
 
+def test_two_tokens_are_none(http: httpx.Client):
+    sent = [("X-Fencing-Token", "8"), ("X-Fencing-Token", "7")]
+
+    assert http.post("/", headers=sent).status_code == 400
+
+
 def test_a_request_is_not_let_in_while_another_is_at_the_resource(http: httpx.Client, service: Service):
     resource, gate = uuid4().hex, service.ledger.with_name("gate")
     gate.unlink(missing_ok=True)
@@ -190,15 +199,38 @@ def test_a_large_answer_is_passed_on_and_only_the_fact_is_kept(
 ):
     resource = headers(7, uuid4().hex)
 
-    assert len(http.post("/large", headers=key | resource).content) == LARGE
-    again = http.post("/large", headers=key | resource)
+    assert len(http.post("/large/200", headers=key | resource).content) == LARGE
+    again = http.post("/large/200", headers=key | resource)
     assert (again.status_code, again.json()["type"]) == (409, "urn:taskguard:answer-not-kept")
     assert len(service.lines) == 1
+
+
+def test_a_large_answer_that_may_be_another_later_is_not_taken_for_the_end(
+    http: httpx.Client, service: Service, key: dict[str, str]
+):
+    """As a page that shows where the application failed."""
+    for _ in range(2):
+        assert http.post("/large/500", headers=key).status_code == 500
+
+    assert len(service.lines) == 2
 
 
 def test_a_body_that_is_too_large_to_be_compared_is_refused(http: httpx.Client, service: Service, key: dict[str, str]):
     assert http.post("/", content=b"x" * 100_001, headers=key).status_code == 413
     assert service.lines == []
+
+
+def test_a_body_that_is_cut_off_is_not_taken_for_the_whole(http: httpx.Client, service: Service, key: dict[str, str]):
+    url = httpx.URL(service.url)
+    with socket.create_connection((url.host, url.port), timeout=20) as sender:
+        head = f"POST / HTTP/1.0\r\nIdempotency-Key: {key['Idempotency-Key']}\r\nContent-Length: 12\r\n\r\n"
+        sender.sendall(head.encode() + b"amount=10")
+        sender.shutdown(socket.SHUT_WR)
+        while sender.recv(1000):
+            pass
+
+    assert service.lines == []
+    assert http.post("/", content="amount=10000", headers=key).status_code == 201
 
 
 def test_of_many_that_send_the_same_at_once_one_is_done(service: Service, http: httpx.Client, key: dict[str, str]):
@@ -419,18 +451,23 @@ def test_an_application_that_breaks_the_rules_holds_nobody_up(guard: Guard, says
     assert not [entry for entry in guard.store.scan() if entry.state == "running"]
 
 
-async def _asked(app: asgi.Fenced, **headers: str) -> list[Any]:
-    """What is sent to a request; and that is all, whatever the application raises after it."""
+async def _asked(app: asgi.Fenced, *, until: int = 2, **headers: str) -> list[Any]:
+    """What is sent to a request; and that is all, whatever the application raises after it.
+
+    The client is gone after so many messages.
+    """
     said: list[Any] = []
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message: Any) -> None:
+        if len(said) == until:
+            raise BrokenPipeError
         said.append(message)
 
     named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    with suppress(ZeroDivisionError):
+    with suppress(ZeroDivisionError, BrokenPipeError):
         await app({"type": "http", "method": "POST", "path": "/", "headers": named}, receive, send)
     return said
 
@@ -455,6 +492,57 @@ def test_what_an_application_does_after_its_answer_neither_delays_it_nor_takes_i
     assert not [entry for entry in guard.store.scan() if entry.state == "running"]
 
 
+def test_an_answer_that_was_not_said_to_its_end_is_not_kept_as_if_it_were_whole(guard: Guard):
+    """As by an application that sees that its client went away."""
+    runs = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        runs.append(scope)
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": b'{"cents": 10', "more_body": True})
+
+    fenced = asgi.Fenced(app, Receiver(guard, caller=anyone))
+    first, again = (asyncio.run(_asked(fenced, idempotency_key="k")) for _ in range(2))
+
+    assert first[1]["more_body"]  # the server sees that it is not whole
+    assert again[0]["status"] == 409 and b"answer-not-kept" in again[1]["body"]
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("until", [0, 1, 2])
+def test_a_client_that_goes_away_while_it_is_answered_does_not_have_the_work_done_again(guard: Guard, until: int):
+    runs = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        runs.append(scope)
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        for more in (True, False):
+            await send({"type": "http.response.body", "body": b"x" * LARGE, "more_body": more})
+
+    fenced = asgi.Fenced(app, Receiver(guard, caller=anyone))
+    asyncio.run(_asked(fenced, until=until, idempotency_key="k", x_fencing_token="7"))
+    again = asyncio.run(_asked(fenced, idempotency_key="k", x_fencing_token="7"))
+
+    assert again[0]["status"] == 409 and b"answer-not-kept" in again[1]["body"]
+    assert len(runs) == 1
+
+
+def test_those_who_wait_for_a_resource_do_not_keep_its_holder_from_leaving(guard: Guard):
+    """As many as there are threads, and more."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def ask_all(fenced: asgi.Fenced) -> list[int]:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+        answers = await asyncio.gather(*(_asked(fenced, x_fencing_token="7") for _ in range(6)))
+        return [answer[0]["status"] for answer in answers]
+
+    receiver = Receiver(guard, caller=anyone, wait_up_to=20)
+    assert asyncio.run(ask_all(asgi.Fenced(app, receiver))) == [201] * 6
+
+
 def test_what_an_application_opened_is_closed_also_if_it_fails(guard: Guard):
     closed = []
 
@@ -476,6 +564,32 @@ def test_what_an_application_opened_is_closed_also_if_it_fails(guard: Guard):
         wsgi.Fenced(app, Receiver(guard, caller=anyone))(environ, lambda *_: None)
 
     assert closed == [True]
+
+
+@pytest.mark.parametrize("size", [4, LARGE])
+def test_an_application_that_fails_while_it_answers_has_not_done_the_work(guard: Guard, size: int):
+    """It says so as PEP 3333 has it: by another status, which comes too late if the first one was sent."""
+
+    def app(environ: Any, begin: Any) -> Iterator[bytes]:
+        begin("201 Created", [])
+        yield b"x" * size
+        try:
+            raise ZeroDivisionError
+        except ZeroDivisionError:
+            begin("500 Failed", [], sys.exc_info())
+        yield b"failed"
+
+    body = {"CONTENT_LENGTH": "0", "wsgi.input": BytesIO(b"")}
+    environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/", "HTTP_IDEMPOTENCY_KEY": "k", **body}
+    fenced = wsgi.Fenced(app, Receiver(guard, caller=anyone))
+    for _ in range(2):
+        said: list[Any] = []
+        answer = fenced(environ, lambda *head, said=said: said.append(head[0][:3]))
+        with suppress(ZeroDivisionError):
+            said.append(len(b"".join(answer)))
+        if hasattr(answer, "close"):
+            answer.close()
+        assert said == (["201"] if size == LARGE else ["500", len(b"failed")])
 
 
 def test_a_key_keeps_the_space_at_its_end(guard: Guard):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -12,6 +13,7 @@ import redis
 from redis.crc import key_slot
 
 from taskguard import ConfigurationError, Guard, StaleFenceError
+from taskguard.fence import Effects
 from taskguard.fencing import commands
 from taskguard.fencing.redis import FencedRedis
 from taskguard.fencing.slots import beside
@@ -124,6 +126,17 @@ def test_a_write_that_is_made_once_has_its_first_reply_again(server: Any, guard:
     assert again.replies == tx.replies == [True, b"10"]
 
 
+def test_a_transaction_is_made_once_also_if_its_keys_come_in_another_order(server: Any, guard: Guard, key: str):
+    """As those of a set do in another process."""
+    accounts = [f"{{{key}}}:{name}" for name in ("a", "b", "c")]
+    for mine, order in zip(succession(guard), (accounts, accounts[::-1]), strict=True):
+        with FencedRedis(server, mine).once("settle").transaction() as tx:
+            for account in order:
+                tx.incrby(account, 5)
+
+    assert server.mget(accounts) == [b"5"] * 3
+
+
 def test_a_first_write_that_failed_is_not_remembered(server: Any, guard: Guard, key: str):
     server.set(key, "no number")
     credit = FencedRedis(server, fence(guard)).once("credit")
@@ -167,6 +180,28 @@ def test_two_tasks_with_the_same_key_of_the_caller_s_write_once_each(server: Any
     runs = [fence(guard, idempotency_key="order 7", effect_key=task) for task in ("charge", "mail", "charge")]
 
     assert [FencedRedis(server, run).once("count").incrby(key, 1) for run in runs] == [1, 2, 1]
+
+
+def test_other_work_under_the_same_key_writes_again_when_the_time_of_the_first_is_over(
+    server: Any, guard: Guard, key: str
+):
+    def run(owner: str) -> int:
+        mine = fence(guard)
+        mine._effects = Effects("key", owner, 3600)
+        return int(FencedRedis(server, mine).once("credit").incrby(key, 5))
+
+    assert [run("job 1"), run("job 2")] == [5, 5]
+    server.hincrby(beside(key.encode(), b"once") + b":3:key:credit", "until", -3_700_000)
+    assert [run("job 1"), run("job 2"), run("job 3")] == [5, 10, 10]
+
+
+def test_what_is_to_be_remembered_for_longer_than_a_mark_is(server: Any, guard: Guard, key: str):
+    mine = fence(guard)
+    mine._effects = Effects("key", "job", 3600)
+    FencedRedis(server, mine, keep_for=1).once("credit").incrby(key, 5)
+    memory = beside(key.encode(), b"once") + b":3:key:credit"
+
+    assert 3_500_000 < server.pttl(memory) <= 3_600_001
 
 
 def test_a_look_at_the_marks_is_not_what_was_to_be_made_once(server: Any, guard: Guard, key: str):
@@ -268,6 +303,32 @@ def test_a_write_that_the_driver_repeats_after_a_lost_reply_is_made_once(
         flaky.incrby(key, 1)  # and without a fence it is made twice
 
     assert client.get(key) == b"4"
+
+
+def test_another_thread_does_not_write_between_a_lost_reply_and_its_repetition(
+    proxy: Proxy, client: redis.Redis, guard: Guard, key: str
+):
+    """Each with a FencedRedis of its own: the mark remembers the last call, and it would not be the lost one."""
+    mine = fence(guard)
+    other = threading.Thread(target=lambda: FencedRedis(client, mine).incrby(key, 100))
+
+    class Between(redis.backoff.AbstractBackoff):
+        def reset(self) -> None: ...
+
+        def compute(self, failures: int) -> float:
+            other.start()
+            other.join(0.3)
+            return 0
+
+    retry = redis.retry.Retry(Between(), 1)
+    with closing(redis.Redis(port=proxy.port, retry=retry, retry_on_error=[redis.ConnectionError])) as flaky:
+        fenced = FencedRedis(flaky, mine)
+        fenced.incrby(key, 1)
+        proxy.swallow(1, to=b"EVALSHA")
+        fenced.incrby(key, 1)
+    other.join(20)
+
+    assert client.get(key) == b"102"
 
 
 def test_a_write_once_may_be_tried_again_after_a_lost_reply(proxy: Proxy, client: redis.Redis, guard: Guard, key: str):
