@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import subprocess
 import sys
@@ -162,6 +163,24 @@ def test_the_store_of_an_app_that_is_named_is_its_own(run: Run, tmp_path: Path, 
     with Guard(url, namespace="its-own").hold("key"):
         assert "key" in run("ls", "-A", name).output
         assert "key" not in run("ls", "-A", name, "--store", "memory://").output
+
+
+def test_a_call_is_found_by_the_arguments_that_its_key_is_made_of(run: Run, tmp_path: Path, monkeypatch: Any):
+    name = f"keyed_{uuid4().hex[:8]}"
+    url = f"sqlite:///{tmp_path / 'of-the-app.db'}"
+    (tmp_path / f"{name}.py").write_text(
+        f"from celery import Celery\nfrom taskguard.celery import singleton_task\n"
+        f"app = Celery('keyed', broker='memory://', set_as_current=False)\napp.conf.taskguard_store = {url!r}\n"
+        f"@singleton_task(app, shared=False, name='charge', key='order')\ndef charge(order, cents): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    charge = importlib.import_module(name).charge
+    charge.delay(42, 500)
+
+    assert charge.taskguard.get(42).owner == charge.taskguard.get(42, 500).owner
+    assert run("show", "-A", name, "charge", "42").exit_code == 0
+    assert "queued" in run("explain", "-A", name, "charge", "order=42").stdout
+    assert run("release", "-A", name, "charge", "42", "--yes").exit_code == 0
 
 
 def test_every_command_helps_and_speaks_json(run: Run):
