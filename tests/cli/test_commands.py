@@ -83,8 +83,24 @@ def test_ls_says_that_there_is_nothing(guard: Guard, run: Run):
     assert "Nothing of that kind" in result.stdout
 
 
-def test_a_duration_that_is_none_is_a_wrong_use(guard: Guard, run: Run):
-    result = run("ls", "--older-than", "soon")
+def test_ls_says_that_there_is_more_than_it_shows(guard: Guard, run: Run):
+    held(guard)
+    held(guard, OTHER, "job-2")
+
+    assert run("ls", "--limit", "2").stderr == ""
+    assert "There are more than these 1, the oldest" in run("ls", "--limit", "1").stderr
+    assert len(answer(run("ls", "--limit", "1", "--json"))) == 1
+
+
+def test_a_long_key_is_one_line_where_nobody_looks(guard: Guard, run: Run):
+    held(guard, "x" * 2000)
+
+    assert f" {'x' * 2000} " in run("ls").stdout
+
+
+@pytest.mark.parametrize("duration", ["soon", "nan", "inf", "-5m"])
+def test_a_duration_that_is_none_is_a_wrong_use(guard: Guard, run: Run, duration: str):
+    result = run("ls", f"--older-than={duration}")
 
     assert result.exit_code == 2
     assert "write 90, 90s, 15m, 2h or 1d" in result.output
@@ -170,6 +186,16 @@ def test_explain_says_what_a_call_would_meet(guard: Guard, run: Run, how: dict[s
     held(guard, **how)
 
     wait_until(lambda: said in run("explain", KEY).stdout)
+
+
+def test_explain_finds_a_key_that_begins_others_which_had_more_to_decide(guard: Guard, run: Run):
+    for key in ("invoice:4", *["invoice:42"] * 12):
+        guard.run(key, int, keep_for=60)
+    told(guard)
+
+    assert [d["kind"] for d in answer(run("explain", "invoice:4", "--limit", "1", "--json"))["decisions"]] == [
+        "completed"
+    ]
 
 
 def test_explain_of_what_is_over(guard: Guard, run: Run):

@@ -16,6 +16,8 @@ import pytest
 
 from taskguard import Guard
 from taskguard.cli.holders import Holders
+from taskguard.cli.target import Target
+from taskguard.cli.watch import Watched
 from tests.cli.conftest import Run
 from tests.cli.terminal import Terminal
 from tests.servers import RedisServer, require
@@ -62,6 +64,30 @@ def test_watch_shows_who_holds_what_until_it_is_told_to_end(url: str):
         assert terminal.end() == 0
 
 
+def test_watch_shows_the_newest_in_a_low_terminal_and_gives_the_cursor_back(url: str):
+    guard = Guard(url)
+    for number in range(30):
+        guard.run(f"key-{number}", int, keep_for=60)
+    guard.close()
+    with closing(Terminal("watch", environment={"LINES": "12"})) as terminal:
+        terminal.wait_for("key-29")
+        terminal.signal(signal.SIGTERM)
+
+        assert terminal.end() == 143
+        assert terminal.raw.rindex("\x1b[?25h") > terminal.raw.rindex("\x1b[?25l")
+
+
+def test_watch_shows_all_that_is_decided_after_its_first_look(url: str):
+    guard = Guard(url)
+    watched = Watched(Target(guard.store, url), "*")
+    assert watched.new() == []
+    for number in range(20):
+        guard.run(f"key-{number}", int, keep_for=60)
+    guard.close()
+
+    assert len(watched.new()) == 40
+
+
 def test_watch_finds_a_holder_among_many_that_are_done(url: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("taskguard.cli.holders.AT_ONCE", 10)
     guard = Guard(url, history=False)
@@ -91,6 +117,27 @@ def test_there_are_colours_in_a_terminal_and_none_elsewhere(run: Run, monkeypatc
         assert terminal.end() == 1
         assert "\x1b[31m" in terminal.raw
     assert "\x1b" not in run("doctor").output
+    with closing(Terminal("doctor", environment={"NO_COLOR": "1"})) as terminal:
+        assert terminal.end() == 1
+        assert "\x1b[31m" not in terminal.raw
+
+
+def test_in_a_narrow_terminal_a_count_is_still_of_a_task(url: str):
+    guard = Guard(url)
+    guard.run("some.module.of.the.shop.charge:1:" + "0" * 32, int, keep_for=60)
+    guard.close()
+    with closing(Terminal("stats", environment={"COLUMNS": "40"})) as terminal:
+        assert terminal.end() == 0
+        assert ["TASK", "STARTS", "DONE"] in [line.split() for line in terminal.shown.splitlines()]
+        assert max(map(len, terminal.shown.splitlines())) <= 40
+
+
+def test_a_command_that_is_interrupted_says_so_by_its_exit_code(url: str):
+    with closing(Terminal("bench", "--calls", "10000", "--seconds", "50")) as terminal:
+        wait_until(lambda: Path(url[len("sqlite:///") :].partition("?")[0]).exists())
+        terminal.type("\x03")
+
+        assert terminal.end() == 130
 
 
 # -- errors, secrets, shells -------------------------------------------------------------------------------------
@@ -138,7 +185,7 @@ def test_an_app_that_is_not_there_is_a_wrong_use(run: Run):
     assert "no_such_module" in result.output
 
 
-@pytest.mark.parametrize("text", ["raise RuntimeError('no')", "def (:", "app = 3"])
+@pytest.mark.parametrize("text", ["raise RuntimeError('no')", "raise SystemExit(0)", "def (:", "app = 3"])
 def test_an_app_that_cannot_be_loaded_is_a_wrong_use(run: Run, tmp_path: Path, monkeypatch: Any, text: str):
     name = f"broken_{uuid4().hex[:8]}"
     (tmp_path / f"{name}.py").write_text(text)
