@@ -6,8 +6,10 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import add_completion_class
 
 from taskguard import __version__
+from taskguard.cli.bash import Bash
 from taskguard.cli.text import clean
 from taskguard.errors import ConfigurationError, StoreError, TaskguardError
 
@@ -66,6 +68,9 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             click.echo(err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+add_completion_class(Bash)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -248,21 +250,32 @@ def test_a_shell_gets_its_completion(run: Run, shell: str):
     assert "_TASKGUARD_COMPLETE" in result.stdout
 
 
-def test_commands_and_keys_are_completed(url: str, monkeypatch: pytest.MonkeyPatch):
+IN_BASH = """
+taskguard() { "$PYTHON" -m taskguard.cli "$@"; }
+eval "$(taskguard completion bash)"
+COMP_LINE="$1" COMP_POINT=${#1}
+_taskguard_completion taskguard
+[ ${#COMPREPLY[@]} = 0 ] || printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_commands_and_keys_are_completed_in_bash_which_breaks_words_at_colons(url: str):
+    def completed(line: str) -> list[str]:
+        environment = {**os.environ, "PYTHON": sys.executable}
+        command = ["bash", "--norc", "-c", IN_BASH, "bash", line]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment)
+        return done.stdout.splitlines()
+
+    key = "shop.charge:1:" + "8f0c" * 8
     guard = Guard(url)
-
-    def completed(*words: str) -> list[str]:
-        environment = {"_TASKGUARD_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": "1"}
-        environment["COMP_CWORD"] = str(len(words) - 1)
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        command = [sys.executable, "-m", "taskguard.cli"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        return [line.partition(",")[2] for line in done.stdout.splitlines()]
-
-    with guard.hold("some-key"):
-        assert completed("taskguard", "exp") == ["explain"]
-        assert completed("taskguard", "show", "some") == ["some-key"]
+    with guard.hold(key), guard.hold("rm -r $(pwd)"):
+        assert completed("taskguard exp") == ["explain"]
+        assert completed("taskguard show sho") == [key]
+        # What bash takes for the word is what stands behind the last colon.
+        assert completed("taskguard show shop.charge:1:8f") == ["8f0c" * 8]
+        assert completed(f"taskguard show --store {url.partition('?')[0]} shop.charge:") == [f"1:{'8f0c' * 8}"]
+        assert completed("taskguard show rm") == [r"rm\ -r\ \$\(pwd\)"]  # it must not be run when it is typed
 
 
 def test_a_command_whose_reader_has_gone_ends_quietly(url: str):
