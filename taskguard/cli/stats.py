@@ -75,9 +75,14 @@ def _worth_a_column(tasks: dict[str, Any]) -> list[str]:
 
 def _facts(past: list[Decision], entries: Iterable[Entry]) -> dict[str, Any]:
     tasks: dict[str, Counter[str]] = defaultdict(Counter)
-    for decision in past:
-        for name in _counted(decision.event):
-            tasks[space_of(decision.event.key)][name] += 1
+    met: set[tuple[str, str]] = set()
+    for event in (decision.event for decision in past):
+        if event.kind == "duplicate":
+            if (event.key, event.owner) in met:
+                continue  # it waits, and has looked again
+            met.add((event.key, event.owner))
+        for name in _counted(event):
+            tasks[space_of(event.key)][name] += 1
     states: Counter[str] = Counter()
     longest = None
     for entry in entries:

@@ -293,6 +293,21 @@ def test_stats_count_by_task(guard: Guard, run: Run):
     assert f"Longest held: {KEY}" in shown
 
 
+def test_a_job_that_waited_and_ran_is_one_that_met_a_twin_and_was_not_skipped(guard: Guard, run: Run):
+    lease = held(guard)
+    for attempt in ("x", "y", "z"):  # it is put back, and looks again
+        guard.ask(Claim(KEY, "job-2", attempt, lease=30, keep_for=60))
+    guard.store.release(lease, Ending(how="succeeded", keep_for=60))
+    held(guard, owner="job-2")
+    told(guard)
+
+    shown = run("explain", KEY).stdout
+    assert "0 of the last 5 decisions answered a call without a run of its own" in shown
+    assert shown.count("waited: running by job-1") == 3
+    charge = answer(run("stats", "--json"))["tasks"]["shop.charge"]
+    assert (charge["starts"], charge["duplicates"]) == (2, 1)
+
+
 def test_a_write_that_a_resource_refused_is_counted_and_explained(guard: Guard, run: Run):
     with pytest.raises(StaleFenceError), guard.hold(KEY) as fence:
         raise StaleFenceError(KEY, fence.token, "account 7", fence.token + 1)
