@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from reprlib import Repr
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 from zlib import crc32
 
 from taskguard.canonical import braced, canonical, name_of
@@ -67,6 +67,16 @@ class KeyMaker:
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The key of the call. Raises TypeError, as the call itself would, if the arguments do not fit."""
         return self._key(self._choice.form(self._bind(args, kwargs)))
+
+    def by_hand(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """The key of the call, for somebody who looks for it: arguments that the key does not name may be left out."""
+        needed = self._choice.needed
+        if needed is not None:
+            bound = self.signature.bind_partial(*args, **kwargs)
+            bound.apply_defaults()
+            if needed <= bound.arguments.keys():
+                return self._key(self._choice.form(bound))
+        return self(args, kwargs)
 
     def all(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
         """Every key the call may be held under, the newest digest first."""
@@ -158,6 +168,10 @@ def _digest(form: str) -> str:
 
 class Choice(Protocol):
     """What a key is made of, whatever way it was written."""
+
+    @property
+    def needed(self) -> frozenset[str] | None:
+        """The parameters that it looks at; None for all of them."""
 
     def check(self, signature: inspect.Signature, /) -> None:
         """Raise ConfigurationError if calls of that signature cannot have it."""
@@ -272,6 +286,8 @@ def _hint(path: _Path, signature: inspect.Signature) -> str:
 
 
 class _All:
+    needed = None
+
     def check(self, signature: inspect.Signature) -> None:
         """All arguments are there in any call."""
 
@@ -282,6 +298,10 @@ class _All:
 @dataclass(frozen=True)
 class _Fields:
     paths: tuple[_Path, ...]
+
+    @property
+    def needed(self) -> frozenset[str]:
+        return frozenset(path.first for path in self.paths)
 
     def check(self, signature: inspect.Signature) -> None:
         for path in self.paths:
@@ -294,6 +314,10 @@ class _Fields:
 @dataclass(frozen=True)
 class _Template:
     pieces: tuple[str | _Path, ...]
+
+    @property
+    def needed(self) -> frozenset[str]:
+        return frozenset(piece.first for piece in self.pieces if isinstance(piece, _Path))
 
     def check(self, signature: inspect.Signature) -> None:
         for piece in self.pieces:
@@ -309,6 +333,7 @@ class _Template:
 @dataclass(frozen=True)
 class _Made:
     function: Callable[..., object]
+    needed: ClassVar[None] = None
 
     def check(self, signature: inspect.Signature) -> None:
         try:

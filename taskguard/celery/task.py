@@ -125,15 +125,17 @@ class GuardedTask(Task):  # type: ignore[misc]
 
     def apply(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
         result = super().apply(args, kwargs, *rest, **options)
+        given = Headers.of(options.get("headers"), result.id).idempotency_key
         with suppress(TypeError):  # arguments that do not fit: the result says so
-            handle(result, self._about(result.id, args or (), kwargs or {}))
+            keys = self.taskguard.keys
+            key = keys.explicit(given) if given else keys(args or (), kwargs or {})
+            handle(result, self._about(result.id, key))
         return result
 
-    def _about(self, task_id: str, args: Any, kwargs: Any) -> CallInfo:
+    def _about(self, task_id: str, key: str) -> CallInfo:
         """What an eager call has to say: whether it was answered with what another one left."""
-        key = self.taskguard.keys(args, kwargs)
         with suppress(StoreError):
-            entry = None if is_off() else self.taskguard.get(*args, **kwargs)
+            entry = None if is_off() else self.taskguard.guarding.guard.store.get(key)
             if entry is not None and entry.state == "done" and entry.owner != task_id:
                 return CallInfo(key, entry.owner, True, "done", entry.since)
         return CallInfo(key, task_id, state="done")

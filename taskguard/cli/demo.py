@@ -31,8 +31,6 @@ def command(fast: bool, as_json: bool) -> None:
         score = play(pace.FAST if fast else pace.FULL, to_stderr=as_json)
     except (TimeoutError, ChildProcessError) as error:
         raise click.ClickException(str(error)) from error
-    except KeyboardInterrupt:
-        sys.exit(130)
     if as_json:
         click.echo(json.dumps({"right": score.is_right, "acts": [asdict(row) for row in score.rows]}))
     sys.exit(0 if score.is_right else 1)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import click
+from rich.text import Text
 
-from taskguard.cli.output import json_option, say, write_json
+from taskguard.cli.output import console, json_option, say, write_json
 from taskguard.cli.target import Target, with_target
 from taskguard.cli.text import clean
 from taskguard.doctor import Finding, examine
@@ -37,9 +38,8 @@ def command(target: Target, strict: bool, ignore: tuple[str, ...], as_json: bool
 def _write(found: list[Finding]) -> None:
     for finding in found:
         colour = "red" if finding.level == "error" else "yellow"
-        click.echo(
-            f"{click.style(f'{finding.id} {finding.level}', fg=colour)}  {clean(finding.about)}: {finding.title}"
-        )
+        title = Text.assemble((f"{finding.id} {finding.level}", colour), f"  {clean(finding.about)}: {finding.title}")
+        console().print(title, soft_wrap=True)
         say(f"{finding.problem}.")
         say(f"To do: {finding.advice}.\n")
     levels = Counter(finding.level for finding in found)

@@ -14,6 +14,7 @@ from taskguard.history import Decision
 from taskguard.store import Entry
 
 SKIPPED = ("duplicate", "reused")
+STARTED = ("claimed", "took_over")
 
 
 @click.command("explain")
@@ -52,7 +53,8 @@ def _write(key: str, entries: Sequence[Entry], past: Sequence[Decision]) -> None
         say(f"Nothing is known of {key} now: the next call of it runs.")
     for entry in entries:
         say(sentence(entry, past))
-    skipped = [decision for decision in past if decision.event.kind in SKIPPED]
+    started = {d.event.owner for d in past if d.event.kind in STARTED and d.event.state == "running"}
+    skipped = [d for d in past if d.event.kind in SKIPPED and d.event.owner not in started]
     if past:
         say(f"\n{len(skipped)} of the last {len(past)} decisions answered a call without a run of its own.")
         others = sorted({name for decision in skipped for name in decision.event.differs})
@@ -61,7 +63,7 @@ def _write(key: str, entries: Sequence[Entry], past: Sequence[Decision]) -> None
                 f"Some of those calls had other arguments than the holder's: {', '.join(others)}. Their key does not "
                 "tell them apart; if they are other work, let key= name these arguments too."
             )
-        rows = [[clock_time(d.at), short(d.event.owner), told(d), d.where] for d in past]
+        rows = [[clock_time(d.at), short(d.event.owner), told(d, d.event.owner in started), d.where] for d in past]
         say("\nWhat happened (UTC, the newest last):")
         console().print(table(["TIME", "JOB", "WHAT", "WHERE"], rows, folded="WHAT"))
     else:
@@ -103,6 +105,6 @@ def sentence(entry: Entry, past: Sequence[Decision]) -> str:
 def _where(entry: Entry, past: Sequence[Decision]) -> str:
     """The process that the holder's claim came from, if the history still knows it."""
     for decision in reversed(past):
-        if decision.event.token == entry.token and decision.event.kind in ("claimed", "took_over"):
+        if decision.event.token == entry.token and decision.event.kind in STARTED:
             return f" at {decision.where}"
     return ""

@@ -14,12 +14,14 @@ from click.shell_completion import CompletionItem
 
 from taskguard.cli.target import Target, find_target
 from taskguard.errors import TaskguardError
-from taskguard.history import Decision, decisions
+from taskguard.history import MOST, Decision, decisions
 from taskguard.keys import space_of
 from taskguard.store import Entry
 
 INTERNAL = "taskguard:"
 """How the keys begin that taskguard keeps for itself."""
+ALL = 4 * MOST
+"""More lines than a history keeps: it may hold twice as many in each of its two logs."""
 _BESIDE = ("", ":queue", ":next")
 """The entries that one key can have: the run, and the places in the queue."""
 
@@ -53,8 +55,8 @@ def decisions_of(target: Target, key: str, limit: int) -> list[Decision]:
         rest = decision.event.key.removeprefix(key)
         return rest in _BESIDE or rest.startswith((":job:", ":beside:"))
 
-    # Of a key that was named by hand others may be the beginning: invoice:4 and invoice:42.
-    return [decision for decision in decisions(target.store, key, limit=10 * limit) if is_its(decision)][-limit:]
+    # Of a key that was named by hand others may be the beginning, invoice:4 and invoice:42, and crowd it out.
+    return [decision for decision in decisions(target.store, key, limit=ALL) if is_its(decision)][-limit:]
 
 
 def fits(key: str, pattern: str) -> bool:

@@ -35,7 +35,10 @@ def command(target: Target, states: tuple[str, ...], task: str, older_than: floa
             return False
         return age_of(entry) >= older_than and fits(entry.key, task)
 
-    found = nsmallest(limit, filter(is_wanted, target.store.scan()), key=lambda entry: entry.since)
+    every = nsmallest(limit + 1, filter(is_wanted, target.store.scan()), key=lambda entry: entry.since)
+    found = every[:limit]
+    if len(every) > limit:
+        echo(f"There are more than these {limit}, the oldest; --limit shows more.", err=True)
     if as_json:
         write_json([entry_as_json(entry) for entry in found])
     elif not found:

@@ -6,8 +6,10 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import add_completion_class
 
 from taskguard import __version__
+from taskguard.cli.bash import Bash
 from taskguard.cli.text import clean
 from taskguard.errors import ConfigurationError, StoreError, TaskguardError
 
@@ -30,8 +32,8 @@ COMMANDS: dict[str, str] = {
     "watch": "taskguard.cli.watch",
 }
 
-USAGE, STORE, FAILED = 2, 3, 1
-"""Exit codes: the command was wrong; the store could not be asked; anything else of ours."""
+USAGE, STORE, FAILED, INTERRUPTED = 2, 3, 1, 130
+"""Exit codes: the command was wrong; the store could not be asked; anything else of ours; Ctrl-C."""
 
 
 class _Failure(click.ClickException):
@@ -63,6 +65,12 @@ class Commands(click.Group):
             return super().invoke(context)
         except TaskguardError as error:
             raise _Failure(error) from error
+        except KeyboardInterrupt:
+            click.echo(err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+add_completion_class(Bash)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -16,8 +17,10 @@ from taskguard.cli.text import clean
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-WIDE = 1000
-"""Columns where nobody looks: what is read by a program is not wrapped."""
+WIDE = 1_000_000
+"""Columns where nobody looks: what is read by a program is not wrapped, however long a key is."""
+FOLDED = 12
+"""Columns that the folded column keeps in the narrowest terminal."""
 
 
 def json_option(command: Command) -> Command:
@@ -49,7 +52,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, folded: str,
     made.title_justify = "left"
     made.show_header = any(name.strip() for name in columns)
     for name in columns:
-        made.add_column(name, overflow="fold", no_wrap=name != folded)
+        made.add_column(name, overflow="fold", no_wrap=name != folded, min_width=FOLDED if name == folded else None)
     for row in rows:
         made.add_row(*[Text(clean(cell)) for cell in row])  # as text: brackets are no markup
     return made
@@ -82,6 +85,9 @@ class Duration(click.ParamType):  # type: ignore[type-arg] # has none before cli
             return float(value)
         number, unit = (value[:-1], value[-1]) if value[-1:] in self._seconds else (value, "s")
         try:
-            return float(number) * self._seconds[unit]
+            seconds = float(number) * self._seconds[unit]
         except ValueError:
+            seconds = math.nan
+        if not 0 <= seconds < math.inf:
             self.fail(f"{value!r} is no duration; write 90, 90s, 15m, 2h or 1d", param, context)
+        return seconds

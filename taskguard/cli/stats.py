@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -9,13 +10,12 @@ from typing import Any
 
 import click
 
-from taskguard.cli.keys import INTERNAL
-from taskguard.cli.output import age, console, json_option, table, write_json
+from taskguard.cli.keys import ALL, INTERNAL
+from taskguard.cli.output import age, console, json_option, say, table, write_json
 from taskguard.cli.target import Target, with_target
-from taskguard.cli.text import echo
 from taskguard.cli.views import STATES, entry_as_json, state_of
 from taskguard.events import Event
-from taskguard.history import MOST, ORDINARY, Decision, decisions
+from taskguard.history import ORDINARY, Decision, decisions
 from taskguard.keys import space_of
 from taskguard.store import Entry
 
@@ -50,30 +50,39 @@ def command(target: Target, as_json: bool) -> None:
 
     The counts come from the history, which keeps the newest decisions: the line above the table says since when.
     """
-    past = decisions(target.store, limit=2 * MOST + 2000)
+    past = decisions(target.store, limit=ALL)
     facts = _facts(past, (entry for entry in target.store.scan() if not entry.key.startswith(INTERNAL)))
     if as_json:
         write_json(facts)
         return
-    click.echo("Now: " + ", ".join(f"{facts['states'][state]} {state}" for state in STATES))
+    say("Now: " + ", ".join(f"{facts['states'][state]} {state}" for state in STATES))
     if facts["longest_held"]:
         longest = facts["longest_held"]
-        echo(f"Longest held: {longest['key']}, {longest['state']} for {age(time.time() - longest['since'])}")
+        say(f"Longest held: {longest['key']}, {longest['state']} for {age(time.time() - longest['since'])}")
     if not past:
-        click.echo("The history is empty, or switched off.")
+        say("The history is empty, or switched off.")
         return
-    click.echo(
-        f"\nRuns of the last {_span(facts['ordinary_since'])}, the rest of the last {_span(facts['notable_since'])}:"
-    )
-    rows = [[task, *[str(counts[name]) for name in COUNTS]] for task, counts in facts["tasks"].items()]
-    console().print(table(["TASK", *COUNTS.values()], rows, folded="TASK"))
+    say(f"\nRuns of the last {_span(facts['ordinary_since'])}, the rest of the last {_span(facts['notable_since'])}:")
+    names = _worth_a_column(facts["tasks"])
+    rows = [[task, *[str(counts[name]) for name in names]] for task, counts in facts["tasks"].items()]
+    console().print(table(["TASK", *[COUNTS[name] for name in names]], rows, folded="TASK"))
+
+
+def _worth_a_column(tasks: dict[str, Any]) -> list[str]:
+    """In a terminal, which is narrow, only what has happened to any task."""
+    return [name for name in COUNTS if not sys.stdout.isatty() or any(counts[name] for counts in tasks.values())]
 
 
 def _facts(past: list[Decision], entries: Iterable[Entry]) -> dict[str, Any]:
     tasks: dict[str, Counter[str]] = defaultdict(Counter)
-    for decision in past:
-        for name in _counted(decision.event):
-            tasks[space_of(decision.event.key)][name] += 1
+    met: set[tuple[str, str]] = set()
+    for event in (decision.event for decision in past):
+        if event.kind == "duplicate":
+            if (event.key, event.owner) in met:
+                continue  # it waits, and has looked again
+            met.add((event.key, event.owner))
+        for name in _counted(event):
+            tasks[space_of(event.key)][name] += 1
     states: Counter[str] = Counter()
     longest = None
     for entry in entries:

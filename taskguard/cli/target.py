@@ -79,6 +79,6 @@ def find_app(name: str) -> Any:
         app.loader.import_default_modules()  # as a worker does: its tasks are known by then
     except TaskguardError:
         raise
-    except Exception as error:  # a module of the user's was run, and may raise anything
+    except (Exception, SystemExit) as error:  # a module of the user's was run, and may raise anything
         raise click.UsageError(f"there is no Celery app {name}: {type(error).__name__}: {error}") from error
     return app

@@ -73,12 +73,13 @@ def clock_time(at: float) -> str:
     return f"{datetime.fromtimestamp(at, timezone.utc):%H:%M:%S}"
 
 
-def told(decision: Decision) -> str:
-    """What was decided, in a few words."""
+def told(decision: Decision, started: bool = False) -> str:
+    """What was decided, in a few words; *started* if the job had its turn all the same."""
     event = decision.event
     words = _WORDS.get((event.kind, event.state)) or event.kind.replace("_", " ")
     if event.kind == "duplicate":
-        words = f"skipped: {event.state} by {short(event.holder)}, for {age(decision.at - event.since)} then"
+        then = f"{event.state} by {short(event.holder)}, for {age(decision.at - event.since)} then"
+        words = f"waited: {then}" if started else f"skipped: {then}"
     elif event.kind == "reused":
         words = f"answered with the end of {short(event.holder)}: {event.state}"
     if event.differs:

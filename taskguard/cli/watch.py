@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import signal
 import sys
 import time
 from collections import deque
@@ -9,9 +11,8 @@ from collections.abc import Iterator
 from itertools import islice
 
 import click
-from rich.console import Group
+from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 
 from taskguard.cli.holders import Holders
 from taskguard.cli.keys import fits
@@ -20,8 +21,11 @@ from taskguard.cli.target import Target, with_target
 from taskguard.cli.text import clean
 from taskguard.cli.views import age_of, clock_time, decision_as_json, label, state_of, told
 from taskguard.history import Decision, decisions
+from taskguard.store import Entry
 
 ROWS = 12
+SOONEST = 0.05
+"""Seconds between two looks, at least."""
 AT_ONCE = 500
 """Decisions read in one look; what is more than that between two looks is not shown."""
 
@@ -38,7 +42,7 @@ def command(target: Target, task: str, interval: float, duration: float | None, 
     Where the output is no terminal it is one line per decision, or with --json one JSON object per line.
     """
     give_up = None if duration is None else time.monotonic() + duration
-    watched = _Watched(target, task)
+    watched = Watched(target, task)
     try:
         if sys.stdout.isatty() and not as_json:
             _live(watched, interval, give_up)
@@ -48,45 +52,48 @@ def command(target: Target, task: str, interval: float, duration: float | None, 
         pass
 
 
-class _Watched:
+class Watched:
     def __init__(self, target: Target, task: str) -> None:
         self._target = target
         self._task = task
         self._holders = Holders(target.store, task)
         self._seen: deque[Decision] = deque(maxlen=2 * AT_ONCE)
+        self._is_first = True
 
     def new(self) -> list[Decision]:
         """What was decided since the last look; at first, the last few.
 
         A process tells a moment later than it decides, so the newest are read each time.
         """
-        known, is_first = set(self._seen), not self._seen
+        known = set(self._seen)
         found = [
             decision
             for decision in decisions(self._target.store, limit=AT_ONCE)
             if decision not in known and fits(decision.event.key, self._task)
         ]
         self._seen.extend(found)
+        is_first, self._is_first = self._is_first, False
         return found[-ROWS:] if is_first else found
 
-    def held(self) -> Table:
+    def held(self) -> list[Entry]:
         claimed = [decision.event.key for decision in islice(reversed(self._seen), ROWS)]
-        entries = self._holders.oldest(ROWS, claimed)
-        rows = [[state_of(e), age(age_of(e)), label(e.key), short(e.owner), str(e.token)] for e in entries]
-        title = "Held" if self._holders.is_whole else "Held (not all entries are looked at yet)"
-        return table(["STATE", "SINCE", "KEY", "JOB", "TOKEN"], rows, folded="KEY", title=title)
+        return self._holders.oldest(ROWS, claimed)
+
+    @property
+    def title(self) -> str:
+        return "Held" if self._holders.is_whole else "Held (not all entries are looked at yet)"
 
 
 def _looks(interval: float, give_up: float | None) -> Iterator[None]:
     while True:
         yield
-        left = interval if give_up is None else min(interval, give_up - time.monotonic())
+        left = math.inf if give_up is None else give_up - time.monotonic()
         if left <= 0:
             return
-        time.sleep(left)
+        time.sleep(min(max(interval, SOONEST), left))
 
 
-def _lines(watched: _Watched, interval: float, give_up: float | None, as_json: bool) -> None:
+def _lines(watched: Watched, interval: float, give_up: float | None, as_json: bool) -> None:
     for _ in _looks(interval, give_up):
         for decision in watched.new():
             if as_json:
@@ -98,11 +105,38 @@ def _lines(watched: _Watched, interval: float, give_up: float | None, as_json: b
         sys.stdout.flush()
 
 
-def _live(watched: _Watched, interval: float, give_up: float | None) -> None:
+def _live(watched: Watched, interval: float, give_up: float | None) -> None:
     past: deque[Decision] = deque(maxlen=ROWS)
-    with Live(console=console(), screen=False, auto_refresh=False) as live:
-        for _ in _looks(interval, give_up):
-            past.extend(watched.new())
-            rows = [[clock_time(d.at), label(d.event.key), short(d.event.owner), told(d)] for d in past]
-            decided = table(["TIME", "KEY", "JOB", "WHAT"], rows, folded="WHAT", title="Decided (UTC)")
-            live.update(Group(watched.held(), "", decided), refresh=True)
+    screen = console()
+    # The view hides the cursor: whoever ends us gets it back.
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        with Live(console=screen, screen=False, auto_refresh=False) as live:
+            for _ in _looks(interval, give_up):
+                past.extend(watched.new())
+                live.update(_fitting(screen, watched.title, watched.held(), list(past)), refresh=True)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _fitting(screen: Console, title: str, held: list[Entry], past: list[Decision]) -> Group:
+    """As many rows as the screen is high: what is too much would be cut at the end, where the newest are."""
+    for rows in range(ROWS, 0, -1):
+        view = _view(title, held[:rows], past[-rows:])
+        if len(screen.render_lines(view, pad=False)) <= screen.height:
+            break
+    return view
+
+
+def _view(title: str, held: list[Entry], past: list[Decision]) -> Group:
+    holders = [[state_of(e), age(age_of(e)), label(e.key), short(e.owner), str(e.token)] for e in held]
+    decided = [[clock_time(d.at), label(d.event.key), short(d.event.owner), told(d)] for d in past]
+    return Group(
+        table(["STATE", "SINCE", "KEY", "JOB", "TOKEN"], holders, folded="KEY", title=title),
+        "",
+        table(["TIME", "KEY", "JOB", "WHAT"], decided, folded="WHAT", title="Decided (UTC)"),
+    )
+
+
+def _terminate(*_: object) -> None:
+    raise SystemExit(128 + signal.SIGTERM)

@@ -188,7 +188,8 @@ class Play:
         for slot in slots:
             self._effect(slot)
             at = time.strftime("%H:%M:%S", time.localtime(int(slot.split()[1])))
-            self._screen.say(f"slot {at}: {self._ledger.effects()[slot]} run", good=True)
+            runs = self._ledger.effects()[slot]
+            self._screen.say(f"slot {at}: {runs} run", good=runs == 1)
         # A doubled message would come within the time of a redelivery.
         time.sleep(1.0)
         self._expect(f"4  two beats, {len(slots)} slots", *slots)

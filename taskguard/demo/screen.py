@@ -131,7 +131,7 @@ class Terminal(Lines):
 
     def _table(self, holders: list[Holder]) -> Table:
         table = Table(box=None, padding=(0, 2), header_style="dim", width=WIDTH)
-        for name, width in (("key", 9), ("state", 8), ("by", 9), ("token", 17), ("lease", 20)):
+        for name, width in (("key", 8), ("state", 8), ("by", 9), ("token", 17), ("lease", 18)):
             table.add_column(name, width=width, no_wrap=True)
         for holder in holders:
             style = {"running": "yellow", "done": "green"}.get(holder.state, "dim")

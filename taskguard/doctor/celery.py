@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator
+from math import prod
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,6 +18,8 @@ from taskguard.stores.sqlite import SQLiteStore
 _STARTS = ("claimed", "took_over")
 _FORGETFUL = ("redis", "rediss", "sentinel", "valkey", "valkeys", "sqs", "gcpubsub", "azureservicebus", "filesystem")
 """Transports that deliver a message again when it was not acknowledged for some time."""
+_LOOKS = ("redis", "rediss", "sentinel", "valkey", "valkeys")
+"""Those that look for such messages now and then: kombu's Redis transport every 100 s, unless it is told otherwise."""
 _RABBITMQ = ("amqp", "amqps", "pyamqp", "librabbitmq")
 CONSUMER_TIMEOUT = 1800.0
 """Seconds for which RabbitMQ waits by default."""
@@ -77,13 +80,13 @@ def delivery(patient: Patient) -> Iterator[Finding]:
 def queueing(patient: Patient) -> Iterator[Finding]:
     """A queued entry that ends before its job starts lets another job in beside it."""
     queued_for = patient.guarding.settings.queued_for
-    if _redelivers(patient) and queued_for < visibility_timeout(patient.app):
+    if _redelivers(patient) and queued_for < _comes_back_within(patient):
         yield Finding(
             "TG203",
             "error",
             "taskguard_queued_for",
-            f"a queued entry is over after {queued_for:g} s, and a message whose worker died before it began comes "
-            f"back after {visibility_timeout(patient.app):g} s: another call can get in between, and both run",
+            f"a queued entry is over after {queued_for:g} s, and a message whose worker died before it began can come "
+            f"back after {_comes_back_within(patient):g} s: another call can get in between, and both run",
             f"set taskguard_queued_for to {2 * visibility_timeout(patient.app):g} or more",
         )
     for task, wait in sorted(_longest_between(patient, "queued", _STARTS).items()):
@@ -125,15 +128,16 @@ def retention(patient: Patient) -> Iterator[Finding]:
     """An end must be remembered for as long as its message can come back."""
     if not _redelivers(patient):
         return
-    timeout = visibility_timeout(patient.app)
+    timeout, within = visibility_timeout(patient.app), _comes_back_within(patient)
     for task in patient.tasks:
-        if task.taskguard.policy.keep < timeout:
+        if task.taskguard.policy.keep < within:
             yield Finding(
                 "TG204",
                 "error",
                 task.name,
-                f"keep_for={task.taskguard.policy.keep:g} is shorter than the visibility timeout of {timeout:g} s: a "
-                "message that comes back after that runs again",
+                f"keep_for={task.taskguard.policy.keep:g}, and a message can come back after {within:g} s (visibility "
+                f"timeout {timeout:g} s, and until the next look for such): by then its end is forgotten, and it runs "
+                "again",
                 f"write keep_for={2 * timeout:g} or more, or leave it out",
             )
 
@@ -220,6 +224,13 @@ CHECKS = (visibility, acknowledgement, own_file, delivery, queueing, delays, ret
 
 def _redelivers(patient: Patient) -> bool:
     return transport_of(patient.app) in _FORGETFUL
+
+
+def _comes_back_within(patient: Patient) -> float:
+    """Seconds after which a message that nobody acknowledged is there again, at the latest."""
+    options = patient.app.conf.broker_transport_options or {}
+    looks = [float(options.get(name) or 10) for name in ("unacked_restore_interval", "unacked_restore_throttle")]
+    return visibility_timeout(patient.app) + (prod(looks) if transport_of(patient.app) in _LOOKS else 0.0)
 
 
 def _longest_runs(patient: Patient) -> Iterator[tuple[Any, float, str]]:

@@ -20,6 +20,7 @@ IDS: dict[str, str] = {
     "TG106": "the store is this process's own",
     "TG107": "guarding is switched off",
     "TG108": "the store is a file of one host",
+    "TG109": "the store does not tell how it is set up",
     "TG201": "the visibility timeout is shorter than a job",
     "TG202": "a job that dies with its worker is not delivered again",
     "TG203": "a queued entry can be over before its job starts",

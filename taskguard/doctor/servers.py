@@ -12,6 +12,23 @@ from taskguard.stores.memory import MemoryStore
 Check = Callable[[Patient], Iterator[Finding]]
 
 
+def tells(patient: Patient) -> Iterator[Finding]:
+    """A user without rights for INFO, as rules against dangerous commands leave it."""
+    try:
+        _ask_info(patient)
+    except StoreUnavailableError:
+        raise
+    except StoreError as error:
+        yield Finding(
+            "TG109",
+            "warning",
+            repr(patient.store),
+            f"it does not answer INFO ({error.problem}): whether it evicts, persists and replicates is not known",
+            "let the doctor ask as a user who may (+info +config|get); or look for TG101 to TG104 by hand, and leave "
+            "this finding out with --ignore TG109",
+        )
+
+
 def evicts(patient: Patient) -> Iterator[Finding]:
     """Redis may throw an entry away when memory is short: all of them have an end, so the volatile-* policies too."""
     info = _info(patient)
@@ -105,11 +122,20 @@ def is_shared(patient: Patient) -> Iterator[Finding]:
         )
 
 
-CHECKS: tuple[Check, ...] = (evicts, persists, replicates, is_shared)
+CHECKS: tuple[Check, ...] = (tells, evicts, persists, replicates, is_shared)
 
 
 def _info(patient: Patient) -> dict[str, str]:
-    """What INFO says, for Redis; empty for any other store."""
+    """What INFO says, for Redis; empty for any other store, and for one that does not tell."""
+    try:
+        return _ask_info(patient)
+    except StoreUnavailableError:
+        raise
+    except StoreError:
+        return {}
+
+
+def _ask_info(patient: Patient) -> dict[str, str]:
     execute: Any = getattr(patient.store, "execute", None)
     if execute is None:
         return {}

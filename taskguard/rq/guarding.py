@@ -205,8 +205,8 @@ class JobGuard:
     # -- by hand ---------------------------------------------------------------------------------------------------
 
     def key(self, *args: Any, **kwargs: Any) -> str:
-        """The key of the call with these arguments."""
-        return self.keys(args, kwargs)
+        """The key of the call with these arguments; what the key does not name may be left out."""
+        return self.keys.by_hand(args, kwargs)
 
     def get(self, *args: Any, **kwargs: Any) -> Entry | None:
         """The entry of the call with these arguments: the running job's, else the queued one's."""
@@ -242,7 +242,7 @@ class JobGuard:
         return self._own_guard.store
 
     def _entries(self, args: Any, kwargs: Any) -> list[str]:
-        key = self.keys(args, kwargs)
+        key = self.key(*args, **kwargs)
         names = {run_of(self.policy, key, ""), place_of(self.policy, key)} if self.policy.hold != "queued" else {key}
         return sorted(names - {""})
 

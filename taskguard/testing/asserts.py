@@ -44,7 +44,9 @@ def assert_ran_once(what: Any, *args: Any, **kwargs: Any) -> None:
             f"{store!r} does not remember its runs; guard in memory, with the fixture taskguard_in_memory or "
             "taskguard.testing.on_store(app, WatchedStore())"
         )
-    runs = [run for run in store.runs if run.key == key or run.key.startswith(f"{key}:")]
+    # A run may have an entry apart; another key that only begins so, invoice:42 beside invoice, is other work.
+    apart = (f"{key}:job:", f"{key}:beside:")
+    runs = [run for run in store.runs if run.key == key or run.key.startswith(apart)]
     if len(runs) != 1:
         raise AssertionError(f"{key} ran {len(runs)} times, not once{''.join(_line(run, store) for run in runs)}")
 
@@ -57,7 +59,7 @@ def _looked_at(what: Any, args: Any, kwargs: Any) -> tuple[str, Any]:
     if guarded is None:
         raise ConfigurationError(f"{what!r} is neither a guarded task nor a Guard")
     given = kwargs.pop("idempotency_key", None)
-    key = guarded.keys.explicit(given) if given else guarded.keys(args, kwargs)
+    key = guarded.keys.explicit(given) if given else guarded.key(*args, **kwargs)
     guarding = getattr(guarded, "guarding", None)
     return key, guarding.guard.store if guarding is not None else guarded._own_store
 

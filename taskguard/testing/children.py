@@ -59,9 +59,18 @@ class Child:
     def end(self) -> End:
         if not self._is_over:
             os.waitpid(self._pid, 0)
+            self._is_over = True
         with os.fdopen(self._reader) as pipe:
             facts = [json.loads(line) for line in pipe]
         return End(**{name: value for fact in facts for name, value in fact.items()}) if facts else _SILENT
+
+    def kill(self) -> None:
+        """Nobody waits for it any more; one that is stopped would stay for ever."""
+        if not self._is_over:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            self._is_over = True
+            os.close(self._reader)
 
 
 _SILENT = End(problem="its process ended, and said nothing")

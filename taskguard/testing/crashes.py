@@ -96,7 +96,9 @@ def _every_step(
         if before is not None:
             before()
         with tempfile.TemporaryDirectory(prefix="taskguard-crash-", dir=_FOLDER) as folder:
-            end = live(_Life(delivery, Path(folder), files, clock), step)
+            life = _Life(delivery, Path(folder), files, clock)
+            with closing(life):
+                end = live(life, step)
         try:
             check()
         except Exception as error:
@@ -122,6 +124,12 @@ class _Life:
         self._files = files
         self._clock = clock
         self._id = uuid4().hex
+        self._children: list[Child] = []
+
+    def close(self) -> None:
+        """Leave no process behind, if this one was interrupted while it waited."""
+        for child in self._children:
+            child.kill()
 
     def die_at(self, step: int) -> End:
         first = self._deliver(step, signal.SIGKILL).end()
@@ -159,7 +167,8 @@ class _Life:
                 self._delivery.run(store, self._id)
             return steps.count
 
-        return Child(work, number)
+        self._children.append(Child(work, number))
+        return self._children[-1]
 
     def _let_the_lease_run_out(self) -> None:
         held = [entry.remaining for entry in self._entries() if entry.state == "running"]

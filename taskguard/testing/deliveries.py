@@ -24,7 +24,7 @@ class Delivery:
 def delivery_of(job: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Delivery:
     """*job* is a guarded Celery task, a guarded RQ function, or a function that is given a `Guard`."""
     guarded = getattr(job, "taskguard", None)
-    if guarded is None and callable(job):
+    if guarded is None and callable(job) and not hasattr(job, "apply_async"):
         return Delivery(lambda store, _: job(Guard(store), *args, **kwargs), _file_of(job))
     if guarded is None:
         raise ConfigurationError(f"{job!r} is neither a guarded task nor a function")

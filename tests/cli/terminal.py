@@ -37,6 +37,9 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._ours, text.encode())
 
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
     @property
     def raw(self) -> str:
         """All that was written so far, with what moves the cursor and colours."""

@@ -83,8 +83,24 @@ def test_ls_says_that_there_is_nothing(guard: Guard, run: Run):
     assert "Nothing of that kind" in result.stdout
 
 
-def test_a_duration_that_is_none_is_a_wrong_use(guard: Guard, run: Run):
-    result = run("ls", "--older-than", "soon")
+def test_ls_says_that_there_is_more_than_it_shows(guard: Guard, run: Run):
+    held(guard)
+    held(guard, OTHER, "job-2")
+
+    assert run("ls", "--limit", "2").stderr == ""
+    assert "There are more than these 1, the oldest" in run("ls", "--limit", "1").stderr
+    assert len(answer(run("ls", "--limit", "1", "--json"))) == 1
+
+
+def test_a_long_key_is_one_line_where_nobody_looks(guard: Guard, run: Run):
+    held(guard, "x" * 2000)
+
+    assert f" {'x' * 2000} " in run("ls").stdout
+
+
+@pytest.mark.parametrize("duration", ["soon", "nan", "inf", "-5m"])
+def test_a_duration_that_is_none_is_a_wrong_use(guard: Guard, run: Run, duration: str):
+    result = run("ls", f"--older-than={duration}")
 
     assert result.exit_code == 2
     assert "write 90, 90s, 15m, 2h or 1d" in result.output
@@ -170,6 +186,16 @@ def test_explain_says_what_a_call_would_meet(guard: Guard, run: Run, how: dict[s
     held(guard, **how)
 
     wait_until(lambda: said in run("explain", KEY).stdout)
+
+
+def test_explain_finds_a_key_that_begins_others_which_had_more_to_decide(guard: Guard, run: Run):
+    for key in ("invoice:4", *["invoice:42"] * 12):
+        guard.run(key, int, keep_for=60)
+    told(guard)
+
+    assert [d["kind"] for d in answer(run("explain", "invoice:4", "--limit", "1", "--json"))["decisions"]] == [
+        "completed"
+    ]
 
 
 def test_explain_of_what_is_over(guard: Guard, run: Run):
@@ -265,6 +291,21 @@ def test_stats_count_by_task(guard: Guard, run: Run):
     shown = run("stats").stdout
     assert "1 running" in shown
     assert f"Longest held: {KEY}" in shown
+
+
+def test_a_job_that_waited_and_ran_is_one_that_met_a_twin_and_was_not_skipped(guard: Guard, run: Run):
+    lease = held(guard)
+    for attempt in ("x", "y", "z"):  # it is put back, and looks again
+        guard.ask(Claim(KEY, "job-2", attempt, lease=30, keep_for=60))
+    guard.store.release(lease, Ending(how="succeeded", keep_for=60))
+    held(guard, owner="job-2")
+    told(guard)
+
+    shown = run("explain", KEY).stdout
+    assert "0 of the last 5 decisions answered a call without a run of its own" in shown
+    assert shown.count("waited: running by job-1") == 3
+    charge = answer(run("stats", "--json"))["tasks"]["shop.charge"]
+    assert (charge["starts"], charge["duplicates"]) == (2, 1)
 
 
 def test_a_write_that_a_resource_refused_is_counted_and_explained(guard: Guard, run: Run):

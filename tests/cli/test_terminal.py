@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +18,8 @@ import pytest
 
 from taskguard import Guard
 from taskguard.cli.holders import Holders
+from taskguard.cli.target import Target
+from taskguard.cli.watch import Watched
 from tests.cli.conftest import Run
 from tests.cli.terminal import Terminal
 from tests.servers import RedisServer, require
@@ -61,6 +66,30 @@ def test_watch_shows_who_holds_what_until_it_is_told_to_end(url: str):
         assert terminal.end() == 0
 
 
+def test_watch_shows_the_newest_in_a_low_terminal_and_gives_the_cursor_back(url: str):
+    guard = Guard(url)
+    for number in range(30):
+        guard.run(f"key-{number}", int, keep_for=60)
+    guard.close()
+    with closing(Terminal("watch", environment={"LINES": "12"})) as terminal:
+        terminal.wait_for("key-29")
+        terminal.signal(signal.SIGTERM)
+
+        assert terminal.end() == 143
+        assert terminal.raw.rindex("\x1b[?25h") > terminal.raw.rindex("\x1b[?25l")
+
+
+def test_watch_shows_all_that_is_decided_after_its_first_look(url: str):
+    guard = Guard(url)
+    watched = Watched(Target(guard.store, url), "*")
+    assert watched.new() == []
+    for number in range(20):
+        guard.run(f"key-{number}", int, keep_for=60)
+    guard.close()
+
+    assert len(watched.new()) == 40
+
+
 def test_watch_finds_a_holder_among_many_that_are_done(url: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("taskguard.cli.holders.AT_ONCE", 10)
     guard = Guard(url, history=False)
@@ -90,6 +119,27 @@ def test_there_are_colours_in_a_terminal_and_none_elsewhere(run: Run, monkeypatc
         assert terminal.end() == 1
         assert "\x1b[31m" in terminal.raw
     assert "\x1b" not in run("doctor").output
+    with closing(Terminal("doctor", environment={"NO_COLOR": "1"})) as terminal:
+        assert terminal.end() == 1
+        assert "\x1b[31m" not in terminal.raw
+
+
+def test_in_a_narrow_terminal_a_count_is_still_of_a_task(url: str):
+    guard = Guard(url)
+    guard.run("some.module.of.the.shop.charge:1:" + "0" * 32, int, keep_for=60)
+    guard.close()
+    with closing(Terminal("stats", environment={"COLUMNS": "40"})) as terminal:
+        assert terminal.end() == 0
+        assert ["TASK", "STARTS", "DONE"] in [line.split() for line in terminal.shown.splitlines()]
+        assert max(map(len, terminal.shown.splitlines())) <= 40
+
+
+def test_a_command_that_is_interrupted_says_so_by_its_exit_code(url: str):
+    with closing(Terminal("bench", "--calls", "10000", "--seconds", "50")) as terminal:
+        wait_until(lambda: Path(url[len("sqlite:///") :].partition("?")[0]).exists())
+        terminal.type("\x03")
+
+        assert terminal.end() == 130
 
 
 # -- errors, secrets, shells -------------------------------------------------------------------------------------
@@ -137,7 +187,7 @@ def test_an_app_that_is_not_there_is_a_wrong_use(run: Run):
     assert "no_such_module" in result.output
 
 
-@pytest.mark.parametrize("text", ["raise RuntimeError('no')", "def (:", "app = 3"])
+@pytest.mark.parametrize("text", ["raise RuntimeError('no')", "raise SystemExit(0)", "def (:", "app = 3"])
 def test_an_app_that_cannot_be_loaded_is_a_wrong_use(run: Run, tmp_path: Path, monkeypatch: Any, text: str):
     name = f"broken_{uuid4().hex[:8]}"
     (tmp_path / f"{name}.py").write_text(text)
@@ -164,6 +214,24 @@ def test_the_store_of_an_app_that_is_named_is_its_own(run: Run, tmp_path: Path, 
         assert "key" not in run("ls", "-A", name, "--store", "memory://").output
 
 
+def test_a_call_is_found_by_the_arguments_that_its_key_is_made_of(run: Run, tmp_path: Path, monkeypatch: Any):
+    name = f"keyed_{uuid4().hex[:8]}"
+    url = f"sqlite:///{tmp_path / 'of-the-app.db'}"
+    (tmp_path / f"{name}.py").write_text(
+        f"from celery import Celery\nfrom taskguard.celery import singleton_task\n"
+        f"app = Celery('keyed', broker='memory://', set_as_current=False)\napp.conf.taskguard_store = {url!r}\n"
+        f"@singleton_task(app, shared=False, name='charge', key='order')\ndef charge(order, cents): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    charge = importlib.import_module(name).charge
+    charge.delay(42, 500)
+
+    assert charge.taskguard.get(42).owner == charge.taskguard.get(42, 500).owner
+    assert run("show", "-A", name, "charge", "42").exit_code == 0
+    assert "queued" in run("explain", "-A", name, "charge", "order=42").stdout
+    assert run("release", "-A", name, "charge", "42", "--yes").exit_code == 0
+
+
 def test_every_command_helps_and_speaks_json(run: Run):
     from taskguard.cli.main import COMMANDS
 
@@ -182,21 +250,32 @@ def test_a_shell_gets_its_completion(run: Run, shell: str):
     assert "_TASKGUARD_COMPLETE" in result.stdout
 
 
-def test_commands_and_keys_are_completed(url: str, monkeypatch: pytest.MonkeyPatch):
+IN_BASH = """
+taskguard() { "$PYTHON" -m taskguard.cli "$@"; }
+eval "$(taskguard completion bash)"
+COMP_LINE="$1" COMP_POINT=${#1}
+_taskguard_completion taskguard
+[ ${#COMPREPLY[@]} = 0 ] || printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_commands_and_keys_are_completed_in_bash_which_breaks_words_at_colons(url: str):
+    def completed(line: str) -> list[str]:
+        environment = {**os.environ, "PYTHON": sys.executable}
+        command = ["bash", "--norc", "-c", IN_BASH, "bash", line]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment)
+        return done.stdout.splitlines()
+
+    key = "shop.charge:1:" + "8f0c" * 8
     guard = Guard(url)
-
-    def completed(*words: str) -> list[str]:
-        environment = {"_TASKGUARD_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": "1"}
-        environment["COMP_CWORD"] = str(len(words) - 1)
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        command = [sys.executable, "-m", "taskguard.cli"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        return [line.partition(",")[2] for line in done.stdout.splitlines()]
-
-    with guard.hold("some-key"):
-        assert completed("taskguard", "exp") == ["explain"]
-        assert completed("taskguard", "show", "some") == ["some-key"]
+    with guard.hold(key), guard.hold("rm -r $(pwd)"):
+        assert completed("taskguard exp") == ["explain"]
+        assert completed("taskguard show sho") == [key]
+        # What bash takes for the word is what stands behind the last colon.
+        assert completed("taskguard show shop.charge:1:8f") == ["8f0c" * 8]
+        assert completed(f"taskguard show --store {url.partition('?')[0]} shop.charge:") == [f"1:{'8f0c' * 8}"]
+        assert completed("taskguard show rm") == [r"rm\ -r\ \$\(pwd\)"]  # it must not be run when it is typed
 
 
 def test_a_command_whose_reader_has_gone_ends_quietly(url: str):

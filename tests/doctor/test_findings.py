@@ -6,15 +6,18 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
+from celery.beat import Scheduler
 
 from taskguard import open_store
 from taskguard.celery import singleton_task
+from taskguard.celery.beat import guarded
 from taskguard.celery.guarding import guarding_of
 from taskguard.doctor import IDS, examine
 from taskguard.events import Event
@@ -140,6 +143,13 @@ def test_tg107_guarding_is_switched_off(look: Examine, monkeypatch: pytest.Monke
     assert finding.level == "error"
 
 
+def test_tg109_a_server_that_does_not_tell_how_it_is_set_up(make_redis: Any, look: Examine):
+    server = make_redis(maxmemory="100mb", maxmemory_policy="allkeys-lru")
+    open_store(server.url).execute("ACL", "SETUSER", "app", "on", ">word", "~*", "&*", "+@all", "-@dangerous")
+
+    assert [*look(server.url.replace("://", "://app:word@"))] == ["TG109"]
+
+
 # -- the app -----------------------------------------------------------------------------------------------------
 
 
@@ -257,6 +267,18 @@ def test_tg204_an_end_that_is_forgotten_too_soon(make_app: Any, look_at: Examine
     assert "keep_for=60" in finding.problem
 
 
+@pytest.mark.parametrize(("keep_for", "found"), [(3650, ["TG204"]), (3701, [])])
+def test_tg204_and_tg203_count_the_time_until_somebody_looks(
+    make_app: Any, look_at: Examine, keep_for: Any, found: Any
+):
+    app = make_app(taskguard_queued_for=3650)
+
+    @singleton_task(app, shared=False, name="forgets", keep_for=keep_for)
+    def forgets() -> None: ...
+
+    assert [*look_at(app)] == ["TG203", *found]
+
+
 def test_no_finding_about_visibility_where_the_broker_has_none(make_app: Any, look_at: Examine):
     app = make_app(broker_url="amqp://", taskguard_queued_for=1800)
 
@@ -299,15 +321,43 @@ def test_tg207_a_pattern_that_fits_no_task(make_app: Any, look_at: Examine):
     assert "biling.*" in finding.about
 
 
+SCHEDULE = {"each": {"task": "each", "schedule": 60}}
+
+
 @pytest.mark.parametrize(
-    "conf",
+    ("conf", "ours"),
     [
-        {"beat_schedule": {"each": {"task": "each", "schedule": 60}}},
-        {"beat_scheduler": "django_celery_beat.schedulers:DatabaseScheduler"},
+        (
+            {"beat_schedule": SCHEDULE},
+            '"taskguard.celery.beat:GuardedScheduler", or start each beat with -S taskguard;',
+        ),
+        ({"beat_scheduler": "django"}, '"taskguard.celery.beat:GuardedDatabaseScheduler", or'),
+        ({"beat_scheduler": "redbeat.RedBeatScheduler"}, '"taskguard.celery.beat:GuardedRedBeatScheduler", or'),
+        ({"beat_scheduler": "redbeat.schedulers:RedBeatScheduler"}, "or start each beat with -S taskguard_redbeat;"),
+        ({"beat_scheduler": "celery.beat.Scheduler", "beat_schedule": SCHEDULE}, "celery.beat:GuardedScheduler"),
+        ({"beat_scheduler": "mine.beats:Mine"}, "to what taskguard.celery.beat.guarded makes of that class"),
     ],
 )
-def test_tg208_scheduled_jobs_that_are_not_guarded(make_app: Any, look_at: Examine, conf: dict[str, Any]):
-    assert [*look_at(make_app(**conf))] == ["TG208"]
+def test_tg208_scheduled_jobs_that_are_not_guarded(make_app: Any, look_at: Examine, conf: dict[str, Any], ours: str):
+    found = look_at(make_app(**conf))
+
+    assert [*found] == ["TG208"]
+    assert ours in found["TG208"][0].advice
+
+
+@pytest.mark.parametrize("name", ["taskguard", "taskguard_redbeat", "tests.doctor.test_findings:OfTheUser"])
+def test_no_tg208_where_the_scheduler_is_guarded(make_app: Any, look_at: Examine, name: str):
+    assert look_at(make_app(beat_schedule=SCHEDULE, beat_scheduler=name)) == {}
+
+
+OfTheUser = guarded(Scheduler)
+
+
+def test_no_tg208_where_a_guarded_beat_has_run(make_app: Any, look_at: Examine):
+    app = make_app(beat_schedule=SCHEDULE)
+    OfTheUser(app).tick()  # as `celery beat -S taskguard` does
+
+    assert look_at(app) == {}
 
 
 def test_tg209_a_delay_longer_than_the_visibility_timeout(make_app: Any, look_at: Examine):
@@ -325,13 +375,13 @@ def test_tg209_a_delay_longer_than_the_visibility_timeout(make_app: Any, look_at
 
 
 def test_a_delay_is_no_time_in_the_queue(make_app: Any, look_at: Examine):
-    app = make_app(broker_transport_options={"visibility_timeout": 100000}, taskguard_queued_for=100000)
+    app = make_app(broker_transport_options={"visibility_timeout": 100000}, taskguard_queued_for=200000)
 
     @singleton_task(app, shared=False, name="later")
     def later() -> None: ...
 
     key, guard = later.taskguard.key(), guarding_of(app).guard
-    _tell(guard, Event(kind="claimed", key=key, owner="job", state="queued", lasts=190000), ago=90000)
+    _tell(guard, Event(kind="claimed", key=key, owner="job", state="queued", lasts=290000), ago=90000)
     _tell(guard, Event(kind="claimed", key=key, owner="job", state="running", lasts=30), ago=0)
 
     assert look_at(app) == {}
@@ -354,6 +404,27 @@ def test_tg301_a_key_that_ignores_an_argument_that_varies(make_app: Any, look_at
     [finding] = look_at(app)["TG301"]
     assert finding.about == "charge"
     assert "1 of 2 skipped calls had another cents" in finding.problem
+
+
+@pytest.mark.parametrize(("on_conflict", "found"), [("skip", ["TG301"]), ("wait", []), ("run_once_more", [])])
+def test_no_tg301_about_calls_that_are_done_later(make_app: Any, look_at: Examine, on_conflict: Any, found: Any):
+    app = make_app()
+
+    @singleton_task(app, shared=False, name="charge", key="order", on_conflict=on_conflict)
+    def charge(order: int, cents: int) -> None: ...
+
+    guarding = guarding_of(app)
+    key, job = charge.taskguard.key(1), Event(kind="claimed", key=charge.taskguard.key(1), owner="b", state="running")
+    with guarding.guard.hold(key):  # a job is running
+        for cents in (500, 700, 900):
+            charge.delay(1, cents)
+        _tell(guarding.guard, replace(job, kind="duplicate", holder="a", differs=("cents",)), ago=2)
+        _tell(guarding.guard, replace(job, kind="duplicate", holder="a", differs=("cents",)), ago=1)  # it was put back
+    if on_conflict == "wait":
+        _tell(guarding.guard, job, ago=0)
+    guarding.calls.recorder.flush()
+
+    assert [*look_at(app)] == found
 
 
 def test_no_tg301_where_the_same_call_came_twice(make_app: Any, look_at: Examine):

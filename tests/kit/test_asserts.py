@@ -124,3 +124,17 @@ def test_the_app_has_its_own_store_again_afterwards(taskguard_store):
         assert bank.right.taskguard.guarding.guard.store is taskguard_store
 
     assert bank.right.taskguard.guarding._store == "redis://127.0.0.1:1"
+
+
+def test_a_key_that_only_begins_so_is_another_one(taskguard_guard):
+    taskguard_guard.run("invoice", int, keep_for=60)
+    taskguard_guard.run("invoice:42", int, keep_for=60)
+
+    assert_ran_once(taskguard_guard, "invoice")
+
+
+def test_an_eager_call_that_its_idempotency_key_answers_is_skipped(eager):
+    first, second = (bank.kept.apply_async((ORDER,), idempotency_key="of the caller") for _ in range(2))
+
+    assert_skipped(second, by=first)
+    assert_ran_once(bank.kept, idempotency_key="of the caller")

@@ -76,6 +76,18 @@ def test_this_process_is_left_as_it_was():
     assert psutil.Process().children() == children
 
 
+def test_an_interrupted_test_leaves_no_stopped_process_behind(monkeypatch):
+    def interrupted(child):
+        raise KeyboardInterrupt  # while the sleeper is stopped, and another run has its turn
+
+    children = psutil.Process().children()
+    monkeypatch.setattr("taskguard.testing.children.Child.go_on", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        assert_survives_pauses(bank.right, ORDER, check=bank.check, before=bank.reset)
+
+    assert psutil.Process().children() == children
+
+
 def test_too_many_steps_are_said():
     with pytest.raises(AssertionError, match="steps, more than 3"):
         assert_survives_crashes(bank.right, ORDER, check=bank.check, before=bank.reset, at_most=3)
@@ -84,3 +96,11 @@ def test_too_many_steps_are_said():
 def test_what_is_no_job_is_said():
     with pytest.raises(ConfigurationError, match="neither a guarded task nor a function"):
         assert_survives_crashes("charge", check=bank.check)
+
+
+def test_a_task_that_is_not_guarded_is_said():
+    @bank.app.task(shared=False)
+    def plain(order): ...
+
+    with pytest.raises(ConfigurationError, match="neither a guarded task nor a function"):
+        assert_survives_crashes(plain, ORDER, check=bank.check)

@@ -74,6 +74,31 @@ def test_all_keys_of_a_call_start_with_the_newest():
     assert maker().all((1,), {}) == (maker()((1,), {}),)
 
 
+@pytest.mark.parametrize("by", ["order", ("order", "currency"), "{order}:{currency}"])
+def test_who_looks_for_a_key_need_not_know_what_it_is_not_made_of(by):
+    def charge(order, cents, /, currency="EUR", *, note): ...
+
+    found = maker(charge, by)
+
+    assert found.by_hand((1,), {}) == found((1, 500), {"note": "x"})
+    assert found.by_hand((1,), {"currency": "USD"}) == maker(charge, by)((1, 7), {"currency": "USD", "note": ""})
+    with pytest.raises(TypeError, match="missing a required argument: 'order'"):
+        found.by_hand((), {})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'cent'"):
+        found.by_hand((1,), {"cent": 500})
+
+
+@pytest.mark.parametrize("by", [None, lambda order, cents: order])
+def test_of_a_key_that_may_be_made_of_all_arguments_none_is_left_out(by):
+    def charge(order, cents): ...
+
+    found = maker(charge, by)
+
+    assert found.by_hand((1, 500), {}) == found((1, 500), {})
+    with pytest.raises(TypeError, match="missing a required argument: 'cents'"):
+        found.by_hand((1,), {})
+
+
 def test_a_maker_cannot_be_changed():
     with pytest.raises(AttributeError):
         maker().space = "others"
