@@ -28,18 +28,8 @@ class Call(NamedTuple):
     def headers(self) -> Headers:
         return Headers.of(self.options.get("headers"), self.options.get("task_id"))
 
-    def with_(self, headers: Headers | None = None, **options: Any) -> Call:
-        merged = {**self.options, **options}
-        if headers is not None:
-            merged["headers"] = headers.within(self.options.get("headers"))
-        return Call(self.send, self.name, self.args, self.kwargs, merged)
-
-    def for_twin(self, task_id: str, headers: Headers, delay: float) -> Call:
-        """The same work under its twin's id. Who waits for this call does not wait for that one."""
-        others = {name: value for name, value in self.options.items() if name not in _ITS_OWN}
-        if delay > 0:
-            others["countdown"] = ceil(delay)  # whole seconds: where RabbitMQ itself delays, less than one is refused
-        return self._replace(options=others).with_(headers.with_(id=task_id, slot=None).as_new(), task_id=task_id)
+    def with_(self, headers: Headers) -> Call:
+        return self._replace(options={**self.options, "headers": headers.within(self.options.get("headers"))})
 
     @property
     def is_linked(self) -> bool:
@@ -48,6 +38,17 @@ class Call(NamedTuple):
 
     def publish(self) -> Any:
         return self.send(self.name, self.args, self.kwargs, **self.options)
+
+    def publish_as(self, task_id: str, headers: Headers) -> Any:
+        options = {**self.options, "task_id": task_id, "headers": headers.within(self.options.get("headers"))}
+        return self.send(self.name, self.args, self.kwargs, **options)
+
+    def publish_for_twin(self, task_id: str, headers: Headers, delay: float) -> None:
+        """The same work under its twin's id. Who waits for this call does not wait for that one."""
+        others = {name: value for name, value in self.options.items() if name not in _ITS_OWN}
+        if delay > 0:
+            others["countdown"] = ceil(delay)  # whole seconds: where RabbitMQ itself delays, less than one is refused
+        self._replace(options=others).publish_as(task_id, headers.with_(id=task_id, slot=None).as_new())
 
     def delay(self, zone: tzinfo) -> float:
         """Seconds until it may start. A moment without a time zone is in the app's *zone*."""

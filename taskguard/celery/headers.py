@@ -67,9 +67,8 @@ class Headers(NamedTuple):
 
     def within(self, headers: Mapping[str, Any] | None) -> dict[str, Any]:
         """*headers* with this part in place of whatever was there of it."""
-        found = without_ours(headers) if headers else {}
-        found.update((header, value) for (_, header), value in zip(_NAMES, self, strict=True) if value)
-        return found
+        ours = {header: value for (_, header), value in zip(_NAMES, self, strict=True) if value}
+        return {**without_ours(headers), **ours} if headers else ours
 
     def with_(self, **changes: Any) -> Headers:
         return self._replace(**changes)

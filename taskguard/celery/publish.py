@@ -146,7 +146,7 @@ class _OneCall:
         return handle(self._publish(), info(self._headers.key, self.task_id, None))
 
     def _publish(self) -> Any:
-        return self._call.with_(self._headers, task_id=self.task_id).publish()
+        return self._call.publish_as(self.task_id, self._headers)
 
     def _publish_claimed(self, lease: Lease) -> Any:
         self.has_claimed = True
@@ -206,7 +206,7 @@ class _OneCall:
         """Publish the twin's message: nobody is known to have done so lately."""
         guarding = self._guarding
         delay = max(0.0, held.remaining - guarding.settings.queued_for)  # what is left of its own
-        self._call.for_twin(held.owner, self._headers, delay).publish()
+        self._call.publish_for_twin(held.owner, self._headers, delay)
         guarding.marks.add(held, held.remaining, guarding.settings.republish_after + delay)
 
     def _mark(self, claimant: Lease | Held) -> None:

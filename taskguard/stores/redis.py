@@ -123,17 +123,11 @@ class RedisStore:
             keys.append(f"{entry}:{claim.join}")
         args += _rare(claim)
         reply = self._call(_CLAIM, keys, args)
+        if isinstance(reply, int):
+            return _leased(claim, reply, int(claim.state == "running"))
         if isinstance(reply, bytes):
-            token, starts, took_over = reply.split()
-            return Lease(
-                claim.key,
-                claim.owner,
-                claim.attempt,
-                token=int(token),
-                state=claim.state,
-                starts=int(starts),
-                took_over=took_over == b"1",
-            )
+            token, starts, took_over = map(int, reply.split())
+            return _leased(claim, token, starts, bool(took_over))
         return _held(claim.key, reply) if reply[0] == b"held" else _completed(claim.key, reply)
 
     def renew(self, leases: Sequence[tuple[Lease, float]], /) -> list[bool]:
@@ -466,6 +460,18 @@ def _rare(claim: Claim) -> list[Any]:
 
 _ONE = ord("1")
 _USUAL = [0, "", "", 0, "nothing", "", 0, 0, ""]
+
+
+def _leased(claim: Claim, token: int, starts: int, took_over: bool = False) -> Lease:
+    return Lease(
+        claim.key,
+        claim.owner,
+        claim.attempt,
+        token=token,
+        state=claim.state,
+        starts=starts,
+        took_over=took_over,
+    )
 
 
 def _held(key: str, reply: Any) -> Held:

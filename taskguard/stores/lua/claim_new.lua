@@ -1,7 +1,8 @@
 -- KEYS: entry, own receipt, [receipt of the twin to join]
 -- ARGV: owner, attempt, state, lease, keep_for,
 --       [copy_for, copy, payload, skip, reuse, owner of the twin, floor, replace_queued, stamp]
--- Answers 'token starts took_over' if it is granted: the usual answer is one line of text, the cheapest to read;
+-- Answers the token if it is granted and nothing was known of the key: the usual answer, and the cheapest there is;
+--      'token starts took_over' if it is granted otherwise;
 --      else {'held', owner, attempt, token, state, since, remaining, payload, publish, stamp}
 --      or {'completed', owner, how, token, at, outcome, twin, answered, payload}
 --
@@ -18,5 +19,5 @@ if redis.call('EXISTS', unpack(KEYS)) == 0 then
     redis.call('SET', KEYS[1], cmsgpack.pack({
         state, owner, attempt, token, now, now + lease, keep, starts, false, payload, '', 0, 0, 0, '', {}, false, false,
     }), 'PX', math.max(1, math.ceil((lease + keep) / 1000)))
-    return {ok = string.format('%.0f %d 0', token, starts)}
+    return token
 end
