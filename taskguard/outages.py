@@ -30,7 +30,7 @@ def holder_that_may_return(store: Store, claim: Claim, grace: float) -> Held | N
     give_up = since_boot() + grace
     for pause in pauses():
         entry = store.get(claim.key)
-        if entry is None or not _has_run_out(entry) or entry.attempt == claim.attempt:  # its own: a reply was lost
+        if entry is None or not has_run_out(entry) or entry.attempt == claim.attempt:  # its own: a reply was lost
             return None
         left = give_up - since_boot()
         if claim.state == "queued":
@@ -41,7 +41,7 @@ def holder_that_may_return(store: Store, claim: Claim, grace: float) -> Held | N
     raise AssertionError("pauses never end")
 
 
-def _has_run_out(entry: Entry) -> bool:
+def has_run_out(entry: Entry) -> bool:
     return entry.state == "running" and entry.remaining <= 0
 
 

@@ -21,8 +21,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from taskguard.clocks import since_boot
+from taskguard.errors import StoreUnavailableError
 from taskguard.events import Event, Kind, Listeners
 from taskguard.guard import new_attempt
+from taskguard.outages import LONGEST_GRACE, has_run_out
 from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.clock import StoreClock
 from taskguard.schedule.decide import BUSY, Decision, Watch, decide
@@ -88,6 +90,8 @@ class Timekeeper:
         self._marks = Marks(store)
         self._memories: dict[str, _Memory] = {}
         self._started = False
+        self._last_failure = float("-inf")
+        """When the store was last asked in vain."""
         self.clock = clock or StoreClock(store)
 
     def forget_all_but(self, entries: list[ScheduledEntry]) -> None:
@@ -103,6 +107,13 @@ class Timekeeper:
         *publish* sends the job of a slot under `slot.job_id`, with `slot.note()` in its message, and raises if the
         broker does not take it; the error reaches the caller, and the slot stays open.
         """
+        try:
+            return self._look(entry, publish)
+        except StoreUnavailableError:
+            self._last_failure = since_boot()
+            raise
+
+    def _look(self, entry: ScheduledEntry, publish: Publish) -> float:
         now = self.clock.now()
         memory = self._memories.get(entry.label)
         if memory is not None and memory.entry is entry and now < memory.quiet_until:
@@ -200,6 +211,8 @@ class Timekeeper:
             if first is None:
                 return None
             run = self._store.get(entry.slot(first).run_key) if self._tracked else None
+            if run is not None and has_run_out(run) and since_boot() - self._last_failure < LONGEST_GRACE:
+                return BUSY  # the store was away, so nobody could renew it: it may live
             decision = decide(entry, memory.settled, now, run, memory.watch)
             pause = self._carry_out(entry, decision, memory, now, looked, run, publish)
             if pause is not None:

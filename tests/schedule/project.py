@@ -88,13 +88,21 @@ def tick(fence: Fence, seconds: float = 0.0, **_: Any) -> None:
     note("end", fence)
 
 
+def succeeds_at_its_second_try(task: Any) -> None:
+    note("start", current_fence(), retries=task.request.retries)
+    if not task.request.retries:
+        raise task.retry(countdown=0.2)
+    note("end", current_fence())
+
+
 @app.task(name="flaky", bind=True, max_retries=5)
 def flaky(self: Any) -> None:
-    """Succeeds at its second try."""
-    note("start", current_fence(), retries=self.request.retries)
-    if not self.request.retries:
-        raise self.retry(countdown=0.2)
-    note("end", current_fence())
+    succeeds_at_its_second_try(self)
+
+
+@singleton_task(app, name="guarded_flaky", bind=True, max_retries=5)
+def guarded_flaky(self: Any) -> None:
+    succeeds_at_its_second_try(self)
 
 
 @app.task(name="plain", acks_late=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 import time
@@ -106,18 +105,18 @@ def test_a_minute_of_faults(kind: str, options: dict | None, redis_server: Redis
 # -- other schedulers ----------------------------------------------------------------------------------------------
 
 
-def with_django(redis_server: RedisServer, directory: Path) -> Yard:
+def with_django(redis_server: RedisServer, directory: Path, options: dict) -> Yard:
     database = str(directory / "django.sqlite3")
     program = f"from tests.django_project import configure, migrate; configure({database!r}); migrate()"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, timeout=60)
-    options = {f"taskguard_{name}": value for name, value in ALL.items()}
-    made = {name: {**entry, "kwargs": {**entry.get("kwargs", {}), **options}} for name, entry in entries().items()}
+    said = {f"taskguard_{name}": value for name, value in options.items()}
+    made = {name: {**entry, "kwargs": {**entry.get("kwargs", {}), **said}} for name, entry in entries().items()}
     return Yard(directory, broker=redis_server.url, store=redis_server.url, entries=made, django=database)
 
 
-def with_redbeat(redis_server: RedisServer, directory: Path) -> Yard:
+def with_redbeat(redis_server: RedisServer, directory: Path, options: dict) -> Yard:
     conf = {"redbeat_redis_url": redis_server.url, "redbeat_redis_options": {}, "redbeat_key_prefix": f"{uuid4().hex}:"}
-    return Yard(directory, broker=redis_server.url, store=redis_server.url, entries=entries(ALL), **conf)
+    return Yard(directory, broker=redis_server.url, store=redis_server.url, entries=entries(options), **conf)
 
 
 SCHEDULERS = {"taskguard_django": with_django, "taskguard_redbeat": with_redbeat}
@@ -126,16 +125,19 @@ SCHEDULERS = {"taskguard_django": with_django, "taskguard_redbeat": with_redbeat
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_every_slot_of_another_scheduler_runs_exactly_once(scheduler: str, redis_server: RedisServer, tmp_path: Path):
-    with closing(SCHEDULERS[scheduler](redis_server, tmp_path)) as place:
+    with closing(SCHEDULERS[scheduler](redis_server, tmp_path, ALL)) as place:
         ordeal(place, 6, or_told=False, scheduler=scheduler)
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("options", [ALL, {}], ids=["all", "default"])
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_a_minute_of_faults_for_another_scheduler(scheduler: str, redis_server: RedisServer, tmp_path: Path):
-    with closing(SCHEDULERS[scheduler](redis_server, tmp_path)) as place:
-        ordeal(place, 60, or_told=False, scheduler=scheduler)
+def test_a_minute_of_faults_for_another_scheduler(
+    scheduler: str, options: dict, redis_server: RedisServer, tmp_path: Path
+):
+    with closing(SCHEDULERS[scheduler](redis_server, tmp_path, options)) as place:
+        ordeal(place, 60, or_told=not options, scheduler=scheduler)
 
 
 # -- restarts ------------------------------------------------------------------------------------------------------
@@ -190,7 +192,7 @@ def test_the_next_slot_fires_in_time_by_another_beat(redis_server: RedisServer, 
         place.ledger.wait_for("end", 2, timeout=60)
         late = [late_after_kill(place, beat) for beat in beats * 4]
     print(f"the next slot after a kill was late by {[round(seconds, 3) for seconds in late]} s")
-    assert statistics.median(late) < 1
+    assert sum(seconds >= 1 for seconds in late) <= 1
 
 
 @pytest.mark.timeout(150)

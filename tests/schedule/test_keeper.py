@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from taskguard.errors import ConfigurationError, StoreUnavailableError
-from taskguard.schedule import Clocked, Interval, Slot, Timekeeper, Timing
+from taskguard.schedule import Clocked, Interval, ScheduledEntry, Slot, Timekeeper, Timing
 from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.clock import StoreClock
 from taskguard.store import Claim, Completed, Ending, Held, Lease
@@ -827,11 +827,49 @@ def test_a_one_off_entry_is_not_run_again_after_months(bench: Bench):
     assert len(bench.ran) == 1
 
 
+def away_while_a_run_lasts(bench: Bench, keeper: Timekeeper, entry: ScheduledEntry) -> Any:
+    """The store is away for longer than the lease of a run, and comes back; the lease."""
+    keeper.look(entry, bench.publish)
+    bench.clock.advance(10)
+    keeper.look(entry, bench.publish)
+    lease = bench.start()
+    get, bench.store.get = bench.store.get, _silent
+    bench.clock.advance(60)
+    with pytest.raises(StoreUnavailableError):
+        keeper.look(entry, bench.publish)
+    bench.store.get = get
+    return lease
+
+
+def test_a_run_that_could_not_renew_while_the_store_was_away_is_not_taken_for_dead(bench: Bench):
+    keeper, entry = bench.keeper(), every(10)
+    lease = away_while_a_run_lasts(bench, keeper, entry)
+    keeper.look(entry, bench.publish)  # its worker has not come back yet
+    assert bench.store.renew([(lease, 30)]) == [True]
+    keeper.look(entry, bench.publish)
+
+    assert bench.seconds() == [10]
+    assert "slot_skipped" in bench.kinds()
+
+
+def test_a_run_that_died_while_the_store_was_away_is_in_nobodys_way(bench: Bench, monkeypatch):
+    monkeypatch.setattr("taskguard.schedule.keeper.LONGEST_GRACE", 0.0)
+    keeper, entry = bench.keeper(), every(10)
+    away_while_a_run_lasts(bench, keeper, entry)
+    keeper.look(entry, bench.publish)
+
+    assert bench.seconds() == [10, 70]
+
+
+def _silent(key: str) -> None:
+    raise StoreUnavailableError("the store", "away")
+
+
 def test_a_store_that_does_not_answer_is_the_callers_to_handle(bench: Bench):
     keeper = bench.keeper()
     keeper.look(every(10), bench.publish)
     bench.clock.advance(10)
-    get, bench.store.get = bench.store.get, lambda key: (_ for _ in ()).throw(StoreUnavailableError("memory", "away"))
+    get, bench.store.get = bench.store.get, _silent
     with pytest.raises(StoreUnavailableError):
         keeper.look(every(10), bench.publish)
     bench.store.get = get

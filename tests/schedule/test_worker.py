@@ -58,6 +58,7 @@ ENTRIES = {
     "plain": {"task": "plain", "schedule": 3600, "options": {"overlap": "skip"}},
     "guarded": {"task": "tick", "schedule": 3600, "options": {"overlap": "skip"}},
     "flaky": {"task": "flaky", "schedule": 3600},
+    "guarded flaky": {"task": "guarded_flaky", "schedule": 3600},
     "replaced": {"task": "tick", "schedule": 3600, "options": {"overlap": "cancel_other"}},
     "cancel": {"task": "plain", "schedule": 1, "kwargs": {"seconds": 60}, "options": {"overlap": "cancel_other"}},
 }
@@ -92,13 +93,16 @@ def test_messages_of_slots(redis_server: RedisServer, tmp_path: Path):
         ledger.wait_for("end", slot=long.at / MICROS)
         assert ledger.count("start", slot=short.at / MICROS) == 0
 
-        # A retry is the same run, and its end frees the schedule.
-        slot = slot_of(place, "flaky")
-        send(slot, "flaky")
-        ledger.wait_for("end", entry="flaky")
+        # A retry is the same run, of the same slot, and its end frees the schedule.
         store = open_store(redis_server.url, namespace=place.queue)
-        wait_until(lambda: store.get(slot.run_key).state == "done")
-        assert [line["retries"] for line in ledger.lines("start", entry="flaky")] == [0, 1]
+        for name, task in (("flaky", "flaky"), ("guarded flaky", "guarded_flaky")):
+            slot = slot_of(place, name)
+            send(slot, task)
+            ledger.wait_for("end", entry=name)
+            wait_until(lambda s=slot: store.get(s.run_key).state == "done")
+            begun = ledger.lines("start", entry=name)
+            assert [line["retries"] for line in begun] == [0, 1]
+            assert {(line["slot"], line["key"]) for line in begun} == {(slot.at / MICROS, slot.key)}
 
         # A guarded run that is cancelled ends, and frees its own key for the next; one in the queue does not begin.
         first, queued, last = (slot_of(place, "replaced", ago) for ago in (3, 2, 1))
