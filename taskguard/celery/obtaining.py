@@ -23,6 +23,7 @@ from taskguard.errors import (
     WaitTimeoutError,
 )
 from taskguard.guard import new_attempt
+from taskguard.schedule.entry import may_be_of_a_slot
 from taskguard.store import Claim, Completed, Held
 from taskguard.work import Work
 
@@ -172,7 +173,7 @@ class Obtaining:
         """Another job is queued: that one runs, and this one ends as it does."""
         it = self._it
         headers = it.message.headers
-        if held.publish and held.payload == headers.payload:
+        if held.publish and held.payload == headers.payload and not may_be_of_a_slot(held.owner):
             self._publish_for(held)
         elif held.publish and headers.heir != held.owner:
             # Its message seems to be lost, and cannot be made of this one. It may also just be on its way.

@@ -22,6 +22,7 @@ from taskguard.celery.items import is_no_task
 from taskguard.celery.result import StoredResult, handle, info
 from taskguard.errors import DuplicateTaskError, KeyArgumentError, PayloadMismatchError, StoreError
 from taskguard.places import next_of, place_of
+from taskguard.schedule.entry import may_be_of_a_slot
 from taskguard.store import Completed, Ending, Held, Lease
 
 PATIENCE = 1.0
@@ -178,10 +179,11 @@ class _OneCall:
     def _meet(self, held: Held) -> Any:
         """Another job has the place: what `on_conflict` says."""
         is_unbacked = held.publish and not self._guarding.marks.knows(held.owner)
-        if is_unbacked and held.payload == self._headers.payload:
+        if is_unbacked and held.payload == self._headers.payload and not may_be_of_a_slot(held.owner):
             self._publish_for(held)
             is_unbacked = False
-        # Else that message cannot be made of this call: this one is published, and takes its place if need be.
+        # Else that message cannot be made of this call, which knows of no slot, say: this one is published, and takes
+        # its place if need be.
         conflict = self._policy.on_conflict.enqueue
         if conflict == "raise" and not self._is_named:
             if is_unbacked:

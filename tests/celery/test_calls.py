@@ -12,6 +12,7 @@ from kombu.exceptions import OperationalError
 
 from taskguard import DuplicateTaskError, KeyArgumentError, PayloadMismatchError, StoreUnavailableError
 from taskguard.celery import install
+from taskguard.schedule import Interval, ScheduledEntry
 from taskguard.stores.memory import MemoryStore
 from tests.waiting import wait_until
 
@@ -225,12 +226,12 @@ class TestBroker:
         assert store_of(app).get(add.taskguard.key(1)).copies == 2
 
 
-def make_claim_without_message(app: Any, task: Any, *args: Any) -> str:
+def make_claim_without_message(app: Any, task: Any, *args: Any, owner: str = "died") -> str:
     """What a publisher leaves that died between its claim and its message."""
     guard = app._taskguard.guard
-    claim = guard.new_claim(task.taskguard.key(*args), "died", task.taskguard.policy, state="queued")
+    claim = guard.new_claim(task.taskguard.key(*args), owner, task.taskguard.policy, state="queued")
     guard.ask(claim)
-    return "died"
+    return owner
 
 
 class TestMissingMessages:
@@ -248,6 +249,21 @@ class TestMissingMessages:
         message = sent(app)[-1]
         assert message.headers["id"] == mine.id != lost
         assert message.headers["taskguard_join"] == lost
+
+    def test_a_call_does_not_publish_for_a_scheduled_job_whose_slot_it_does_not_know(self):
+        app = make_app()
+
+        @guarded(app)
+        def close(day):
+            return day
+
+        close.delay(0)
+        slot = ScheduledEntry("close", Interval(60), "close").slot(60_000_000)
+        make_claim_without_message(app, close, 1, owner=slot.job_id)
+        mine = close.delay(1)
+        message = sent(app)[-1]
+        assert message.headers["id"] == mine.id != slot.job_id
+        assert message.headers["taskguard_join"] == slot.job_id
 
     def test_arguments_that_the_key_leaves_out_need_no_stable_form(self):
         app = make_app(task_serializer="pickle", accept_content=["pickle"])
