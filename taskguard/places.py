@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from taskguard.policy import Policy
+from taskguard.store import Entry
 
 
 def place_of(policy: Policy, key: str) -> str:
@@ -25,3 +26,8 @@ def job_of(key: str, owner: str) -> str:
 def next_of(key: str) -> str:
     """The place of the one more run that `run_once_more` grants."""
     return f"{key}:next"
+
+
+def is_queued(entry: Entry | None) -> bool:
+    """Whether a job waits in that place."""
+    return entry is not None and entry.state == "queued" and entry.remaining > 0

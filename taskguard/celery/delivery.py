@@ -16,7 +16,7 @@ from taskguard.guard import Guard, new_attempt
 from taskguard.places import job_of, next_of, place_of, run_of
 from taskguard.policy import Policy
 from taskguard.schedule import Note
-from taskguard.store import Claim, Claimant, Ending, Entry, How
+from taskguard.store import Claim, Claimant, Ending, How
 
 ENDED = "_taskguard_ended"
 """On the request of a job whose end is in the store: how it ended."""
@@ -141,7 +141,3 @@ class Delivery:
         """For the task, which marks it as answered once Celery has done so."""
         if self.message.is_linked:
             setattr(self.request, ENDED, (self.claim, how))
-
-
-def is_queued(entry: Entry | None) -> bool:
-    return entry is not None and entry.state == "queued" and entry.remaining > 0

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from celery.exceptions import Ignore
 
-from taskguard.celery.delivery import Delivery, is_queued
+from taskguard.celery.delivery import Delivery
 from taskguard.errors import (
     ConfigurationError,
     DuplicateTaskError,
@@ -23,6 +23,7 @@ from taskguard.errors import (
     WaitTimeoutError,
 )
 from taskguard.guard import new_attempt
+from taskguard.places import is_queued
 from taskguard.schedule.entry import may_be_of_a_slot
 from taskguard.store import Claim, Completed, Held
 from taskguard.work import Work

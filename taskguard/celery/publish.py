@@ -15,13 +15,12 @@ from typing import Any
 from celery.utils import uuid
 
 from taskguard.celery.call import Call
-from taskguard.celery.delivery import is_queued
 from taskguard.celery.guarding import Guarding, TaskGuard
 from taskguard.celery.headers import Headers
 from taskguard.celery.items import is_no_task
 from taskguard.celery.result import StoredResult, handle, info
 from taskguard.errors import DuplicateTaskError, KeyArgumentError, PayloadMismatchError, StoreError
-from taskguard.places import next_of, place_of
+from taskguard.places import is_queued, next_of, place_of
 from taskguard.schedule.entry import may_be_of_a_slot
 from taskguard.store import Completed, Ending, Held, Lease
 

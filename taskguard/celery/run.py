@@ -16,7 +16,7 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from taskguard.celery import first_success
 from taskguard.celery.answer import answer
-from taskguard.celery.delivery import Delivery, in_hand, is_queued
+from taskguard.celery.delivery import Delivery, in_hand
 from taskguard.celery.ending import outcome_of, requeue, settled
 from taskguard.celery.going_on import go_on_elsewhere
 from taskguard.celery.inprocess import BodyInThisProcess
@@ -24,6 +24,7 @@ from taskguard.celery.obtaining import Obtaining
 from taskguard.errors import KeyArgumentError, StoreError, StoreUnavailableError, TooManyStartsError
 from taskguard.guard import new_attempt
 from taskguard.lone_fence import lone_fence
+from taskguard.places import is_queued
 from taskguard.store import Claimant, Completed, Ending, Entry
 from taskguard.work import Work, effects_of
 

@@ -19,7 +19,7 @@ from rq.job import Job
 
 from taskguard.calls import CallInfo
 from taskguard.errors import DuplicateTaskError, KeyArgumentError, PayloadMismatchError, StoreError
-from taskguard.places import next_of, place_of
+from taskguard.places import is_queued, next_of, place_of
 from taskguard.rq.guarding import JobGuard
 from taskguard.rq.note import Note
 from taskguard.rq.noted import NotedJob, noted_class
@@ -84,7 +84,7 @@ class Admission:
             return None
         try:
             self.note = self.note.with_(store=self._guarded.store_name(self._guard, PATIENCE), at=time.time())
-            return self._claim(place)
+            return self._claim_next() if self._finds_one_more_queued() else self._claim(place)
         except StoreError as error:
             # The worker will ask. Whatever the store's trouble is, it is no reason to lose the call.
             _logger.warning("%s[%s] is enqueued unclaimed: %s", self._guarded.name, self._id, error)
@@ -118,6 +118,15 @@ class Admission:
         payload = keys.payload(args, kwargs) if compared else self._guarded.likeness(args, kwargs)
         self.note = self.note.with_(key=key, payload=payload)
         self.info = CallInfo(key, self._id)
+
+    def _finds_one_more_queued(self) -> bool:
+        """The one more run of an earlier call has not begun, though the key may be free: this call is news to it.
+
+        Enqueued beside it, these arguments might run first, and the older ones after them.
+        """
+        if self._policy.on_conflict.enqueue != "run_once_more":
+            return False
+        return is_queued(self._guard.store.get(next_of(self.note.key)))
 
     def _claim(self, place: str, *, replace: bool = False) -> Any:
         held = None

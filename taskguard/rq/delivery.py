@@ -213,7 +213,3 @@ class Delivery:
 
 def facts_of(held: Held) -> tuple[str, str, str, float, int]:
     return held.key, shown(held.owner), held.state, held.since, held.token
-
-
-def is_queued(entry: Entry | None) -> bool:
-    return entry is not None and entry.state == "queued" and entry.remaining > 0

@@ -11,8 +11,9 @@ import time
 from dataclasses import replace
 
 from taskguard.errors import DuplicateTaskError, PayloadMismatchError, WaitTimeoutError
+from taskguard.places import is_queued
 from taskguard.rq.clock import LONGEST_WAIT
-from taskguard.rq.delivery import Delivery, facts_of, is_queued
+from taskguard.rq.delivery import Delivery, facts_of
 from taskguard.rq.noted import PutBack
 from taskguard.rq.owner import next_owner, shown
 from taskguard.store import Claim, Completed, Held

@@ -28,8 +28,9 @@ from taskguard.errors import (
     TooManyStartsError,
 )
 from taskguard.lone_fence import lone_fence
+from taskguard.places import is_queued
 from taskguard.rq.answer import NothingToTell, answer
-from taskguard.rq.delivery import AWAY, Delivery, is_queued
+from taskguard.rq.delivery import AWAY, Delivery
 from taskguard.rq.guarding import BEGUN, JobGuard
 from taskguard.rq.noted import PutBack, noted
 from taskguard.rq.obtaining import Obtaining

@@ -353,6 +353,19 @@ def test_run_once_more(scene: Scene):
     assert [line["value"] for line in scene.begun(2)] == [1, 3] and not scene.overlaps
 
 
+def test_a_call_after_the_live_run_takes_the_place_of_the_one_more_that_still_waits(scene: Scene):
+    first = scene.call("more", value=1)
+    scene.call("more", value=2)
+    scene.queue.remove(first)
+    guard = jobs.more.taskguard.guard(scene.connection, scene.queue.serializer)
+    guard.free(jobs.more.taskguard.key(scene.key))  # that run is over, and the one more has not come yet
+    newest = scene.call("more", value=3)
+    scene.burst()
+
+    assert scene.result(newest) == 3
+    assert [line["value"] for line in scene.begun()] == [3]
+
+
 def test_run_once_more_of_a_job_that_is_still_queued_is_that_job(scene: Scene):
     first = scene.call("more", value=1)
 
