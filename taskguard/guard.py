@@ -291,12 +291,17 @@ class Guard:
         *after_outage*: the store did not answer when it was last asked for this job, by whichever process.
         """
         grace = grace_of(claim)
+        looked = float("-inf")
 
         def once() -> tuple[float, Lease | Held | Completed]:
-            if after_outage or since_boot() - self._last_failure < grace:
+            nonlocal looked
+            now = since_boot()
+            # Not before each try: where every second reply is lost, only the looks would ever be answered.
+            if now - looked > grace and (after_outage or now - self._last_failure < grace):
                 held = holder_that_may_return(self.store, claim, grace)
                 if held is not None:
                     return since_boot(), held
+                looked = since_boot()
             return since_boot(), self.store.claim(claim)
 
         asked, answer = self._patiently(once, claim, self.patience if patience is None else patience)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -23,6 +24,11 @@ from tests.servers import (  # noqa: E402
 KINDS = ("sqlite", "redis", "postgresql")
 BITES = (AssertionError, TaskguardError, pytest.fail.Exception)
 """How a safety test fails on a lock that is not safe; anything else is a fault of the test."""
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell has them ignore it that runs these tests in the background, and so would all that they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
