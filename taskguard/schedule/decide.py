@@ -91,7 +91,8 @@ def _was_published(run: Entry) -> bool:
 def _beside(entry: ScheduledEntry, slots: list[int], run: Entry) -> Decision:
     """A run holds the entry."""
     if not _was_published(run):
-        return Decision(slots[-1], wait=run.remaining)  # in some scheduler's hands
+        # In some scheduler's hands, mostly for a moment. If that one is dead, the next slot does not wait for it.
+        return Decision(slots[-1], wait=min(BUSY, run.remaining))
     match entry.timing.overlap:
         case "skip":
             return Decision(slots[-1], skipped=True)

@@ -156,6 +156,24 @@ def test_a_worker_that_has_the_job_is_proof_that_it_was_published(bench: Bench):
     assert bench.seconds() == [10]
 
 
+def test_a_slot_in_the_hands_of_another_scheduler_does_not_keep_one_from_the_next_slot(bench: Bench):
+    """That one may die, and the next slot of a short schedule comes before its claim is over."""
+    one, other = bench.keeper(), bench.keeper()
+    pauses = []
+
+    def publish_while_the_other_looks(slot: Slot) -> None:
+        pauses.append(other.look(every(1), bench.publish))
+        bench.publish(slot)
+
+    for keeper in (one, other):
+        keeper.look(every(1), bench.publish)
+    bench.clock.advance(1)
+    one.look(every(1), publish_while_the_other_looks)
+
+    assert bench.seconds() == [1]
+    assert max(pauses) <= 0.25
+
+
 def test_a_broker_that_refuses_leaves_the_slot_open(bench: Bench):
     keeper = bench.keeper()
     keeper.look(every(10), bench.publish)
