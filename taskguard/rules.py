@@ -379,6 +379,7 @@ def seen(key: str, entry: Kept, now: int) -> Entry:
         payload=entry.payload,
         how=entry.how,
         outcome=entry.outcome,
+        unended=tuple(owner for owner, _ in entry.deaths),
     )
 
 

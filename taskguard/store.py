@@ -142,6 +142,8 @@ class Entry:
     payload: str = ""
     how: How | None = None
     outcome: bytes | None = None
+    unended: tuple[str, ...] = ()
+    """Owners that had begun and lost the key to others, the last few of them. One that claims it again is none."""
 
 
 @dataclass(slots=True, kw_only=True)

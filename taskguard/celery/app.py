@@ -4,7 +4,8 @@
 2. `app._task_from_fun` and `app.register_task` are wrapped: a task whose name is in `taskguard_tasks` is guarded as it
    is made. (Tasks that were made before are guarded when `install` is called, or when the app is finalized.)
 3. `app._taskguard` holds the settings and the guard, made when first needed.
-4. In a worker every other task of the app looks whether its message is that of a scheduled slot: see `scheduled.py`.
+4. In a worker every other task of the app looks whether its message is that of a scheduled slot: see `scheduled.py`,
+   and for the parent process `scheduled_request.py`.
 
 The wrappers are attributes of that one app; Celery's classes are not touched.
 """

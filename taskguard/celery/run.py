@@ -28,9 +28,6 @@ from taskguard.places import is_queued
 from taskguard.store import Claimant, Completed, Ending, Entry
 from taskguard.work import Work, effects_of
 
-UNTIL_THE_STORE_IS_BACK = 3600.0
-"""A body that has run is not run again because the store is away: its end waits, as long as the worker lives."""
-
 _logger = logging.getLogger("taskguard")
 
 
@@ -73,8 +70,8 @@ class Run:
         it = self.it
         try:
             self._take_place(work)
-            if it.guarding.settings.on_store_error == "retry" and not it.request.is_eager:
-                work.patience = UNTIL_THE_STORE_IS_BACK
+            if not it.request.is_eager:
+                work.patience = it.guarding.settings.patience_at_the_end
             self._tell_started()
             with BodyInThisProcess(it.attempt):
                 return self._body(work, args, kwargs)

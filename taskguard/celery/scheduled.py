@@ -10,17 +10,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any
 
 from celery import Celery
 from celery.app.task import Task
 from celery.exceptions import Ignore, Reject, Retry
-from celery.signals import task_revoked, worker_init
+from celery.signals import worker_init
+from celery.utils.imports import symbol_by_name
 from celery.utils.time import maybe_make_aware
 
-from taskguard.celery.guarding import guarding_of, is_installed
+from taskguard.celery.guarding import guarding_of
 from taskguard.celery.headers import ATTEMPT, SLOT, Headers
+from taskguard.celery.inprocess import BodyInThisProcess
 from taskguard.celery.message import Message
 from taskguard.errors import StoreError, StoreUnavailableError
 from taskguard.guard import new_attempt
@@ -65,7 +69,9 @@ class SlotRun:
             on_lost="continue" if own_key and note.overlap != "cancel_other" else policy.on_lost,
         )
         attempt = getattr(task.request, ATTEMPT, "") or new_attempt()
-        self._claim = claim_of(note, self._id, self._policy.lease, attempt)
+        # A run whose end may not be told is not taken for dead: it would run again.
+        kept = bool(task.acks_late) and self._guarding.settings.patience_at_the_end > 0
+        self._claim = claim_of(note, self._id, self._policy.lease, attempt, kept=kept)
 
     def __call__(self, body: Callable[[], Any], free_own_key: Callable[[], None] | None = None) -> Any:
         try:
@@ -74,7 +80,9 @@ class SlotRun:
             return self._without_store(error, body)
         if isinstance(answer, Work):
             try:
-                return self._run(answer, body)
+                # A guarded task's own run says by itself that its body is at work here.
+                with nullcontext() if self._own_key else BodyInThisProcess(self._claim.attempt):
+                    return self._run(answer, body)
             finally:
                 answer.abandon()
         if free_own_key is not None:
@@ -137,6 +145,8 @@ class SlotRun:
     # -- running ---------------------------------------------------------------------------------------------------
 
     def _run(self, work: Work, body: Callable[[], Any]) -> Any:
+        if not self._own_key:  # there its own receipt says that it has ended
+            work.patience = self._guarding.settings.patience_at_the_end
         try:
             with work:
                 value = body()
@@ -216,6 +226,12 @@ class SlotAware(Task):  # type: ignore[misc]
 
     abstract = True
 
+    @cached_property
+    def Request(self) -> type:  # noqa: N802 - Celery's name
+        from taskguard.celery.scheduled_request import scheduled_request  # the worker's own code
+
+        return scheduled_request(symbol_by_name(super().Request))
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         note = note_of(self.request)
         if note is None:
@@ -232,14 +248,7 @@ def watch_slots(app: Celery) -> None:
                 if not hasattr(task, "taskguard"):
                     make_aware(task)
 
-    def note_revoked(request: Any = None, expired: bool = False, **_: Any) -> None:
-        note = None if request is None else Note.of(Headers.of(request.headers, request.id).slot)
-        if note is not None and is_installed(app):
-            store = guarding_of(app).calls.store
-            leave_end(store, note, request.id, "expired" if expired else "revoked")
-
     worker_init.connect(make_ready, weak=False)
-    task_revoked.connect(note_revoked, weak=False)
 
 
 def make_aware(task: Any) -> None:

@@ -21,6 +21,7 @@ VISIBILITY_TIMEOUT = 3600.0
 """What kombu's Redis transport has by default."""
 _VISIBILITY_TIMEOUTS = {"sqs": 1800.0}
 """Of transports that have another one."""
+UNTIL_THE_STORE_IS_BACK = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +86,14 @@ class Settings:
             if app.conf.get(f"taskguard_{field.name}") is not None
         }
         return cls(**{**configured, **given})
+
+    @property
+    def patience_at_the_end(self) -> float:
+        """Seconds that the end of a body waits for a store that is away, as long as its worker lives.
+
+        A body that has run is not run again for that, unless the app would rather go on.
+        """
+        return UNTIL_THE_STORE_IS_BACK if self.on_store_error == "retry" else 0.0
 
 
 def check_spelling(app: Celery) -> None:

@@ -95,7 +95,7 @@ class _SlotDelivery(Delivery):
         self.slot = guarded.slot
         self.owner = job.id
         self.key, self.place = self.slot.run, ""
-        self._note = Note(key=self.slot.run, payload=self.slot.payload)
+        self._note = Note(key=self.slot.run)
 
     @property
     def note(self) -> Note:

@@ -17,8 +17,9 @@ from typing import Literal
 from taskguard.guard import new_attempt
 from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.entry import RUNS, Note, ScheduledEntry, Slot
-from taskguard.schedule.keeper import CLAIM
 from taskguard.schedule.mark import NO_TIME, Marks
+from taskguard.schedule.payload import write
+from taskguard.schedule.publishing import CLAIM
 from taskguard.store import Claim, Claimant, Completed, Ending, Held, Store
 
 Found = Literal["done", "in progress", "not remembered", "not done"]
@@ -127,5 +128,5 @@ class Backfill:
             state="queued",
             lease=lease,
             keep_for=slot.keep_for,
-            payload=slot.payload,
+            payload=write(slot.at),
         )

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from taskguard.events import Kind
+from taskguard.outages import has_run_out
 from taskguard.schedule.boundaries import MICROS, micros
 from taskguard.schedule.entry import ScheduledEntry
+from taskguard.schedule.payload import slot_in
 from taskguard.store import Entry
 
 GRACE = 10 * MICROS
@@ -74,6 +76,8 @@ def decide(entry: ScheduledEntry, settled: int, now: int, run: Entry | None, wat
             return Decision(own, published=True)
     if run is not None and run.state in ("queued", "running") and run.remaining > 0:
         return _beside(entry, slots, run)
+    if run is not None and has_run_out(run) and entry.timing.overlap == "cancel_other":
+        return Decision(slots[-1], cancel=True)  # its message may come again: then it is not to run beside the next
     buffered = _buffered(entry, slots, run, now)
     if buffered:
         fire = buffered[-1] if entry.timing.overlap == "buffer_one" else buffered[0]
@@ -104,12 +108,13 @@ def _beside(entry: ScheduledEntry, slots: list[int], run: Entry) -> Decision:
 
 def _buffered(entry: ScheduledEntry, slots: list[int], run: Entry | None, now: int) -> list[int]:
     """Those that came while the last run lasted and were left open for its end."""
-    if run is None or not _was_published(run) or not run.payload.isdigit():
+    last = None if run is None or not _was_published(run) else slot_in(run)
+    if run is None or last is None:
         return []
     if entry.timing.overlap not in ("buffer_one", "buffer_all"):
         return []
     ended = round(run.since * MICROS) if run.state in ("free", "done") else now + round(run.remaining * MICROS)
-    return [at for at in slots if int(run.payload) < at <= ended]
+    return [at for at in slots if last < at <= ended]
 
 
 def _free(entry: ScheduledEntry, slots: list[int], now: int, watch: Watch) -> Decision:

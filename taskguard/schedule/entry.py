@@ -189,11 +189,6 @@ class Slot:
     def keep_for(self) -> float:
         return self.entry.keep_slots_for(self.at)
 
-    @property
-    def payload(self) -> str:
-        """What the run's entry says of it."""
-        return str(self.at)
-
     def note(self) -> Note:
         return Note(
             schedule=self.entry.name,
@@ -222,10 +217,6 @@ class Note:
     @property
     def scheduled_for(self) -> datetime:
         return moment_of(round(self.at * MICROS))
-
-    @property
-    def payload(self) -> str:
-        return str(round(self.at * MICROS))
 
     def as_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}

@@ -17,24 +17,22 @@ or running does not run it. A slot at or below the mark is not even looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from taskguard.clocks import since_boot
 from taskguard.errors import StoreUnavailableError
 from taskguard.events import Event, Kind, Listeners
-from taskguard.guard import new_attempt
 from taskguard.outages import LONGEST_GRACE, has_run_out
 from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.clock import StoreClock
 from taskguard.schedule.decide import BUSY, Decision, Watch, decide
 from taskguard.schedule.entry import ScheduledEntry, Slot
-from taskguard.schedule.mark import ALWAYS, NO_TIME, Marks
+from taskguard.schedule.lost import Lookout, Unfinished
+from taskguard.schedule.mark import ALWAYS, Marks
+from taskguard.schedule.publishing import CLAIM, Publish, Publishing
 from taskguard.schedule.skips import skipped_in_a_row
-from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Held, Lease, Store
+from taskguard.store import Claimant, Ending, Entry, Held, Store
 
-CLAIM = 2.0
-"""Seconds that a scheduler has from the claim of a slot to its publication; then another one takes it up."""
 MOST_AT_ONCE = 100
 """Slots that one look settles; the rest follows in the next one, so that other entries have their turn."""
 LONGEST_PAUSE = 300.0
@@ -42,11 +40,10 @@ REFRESH = 86400.0
 """How often what is known of an entry is written down again, so that it is kept as long as somebody looks at it."""
 MOST_WATCHED = 50
 LONGEST_LOSS = 8
-"""A scheduler that starts looks whether messages were lost: of so many slots at most, in so many `republish_after`."""
+"""A scheduler that starts looks whether runs are lost, where each has an entry of its own: those of so many slots at
+most, in so many `republish_after`."""
 JUST_NOW = 15.0
 """An entry that appears in a running scheduler was made known so lately by another that saw it first."""
-
-Publish = Callable[[Slot], None]
 
 
 @dataclass
@@ -61,8 +58,7 @@ class _Memory:
     check_at: int = 0
     """When to look whether the store still has the mark."""
     renew_at: int = 0
-    unfinished: dict[str, tuple[Slot, int]] = field(default_factory=dict)
-    """Jobs that were published and not seen to have begun, and when to look whether their message is lost."""
+    unfinished: Unfinished = field(default_factory=Unfinished)
 
 
 class Timekeeper:
@@ -85,9 +81,9 @@ class Timekeeper:
         self._store = store
         self._listeners = listeners or Listeners()
         self._tracked = tracked
-        self._republish_after = republish_after
-        self._queued_for = queued_for
         self._marks = Marks(store)
+        self._publishing = Publishing(store, tracked=tracked, republish_after=republish_after, queued_for=queued_for)
+        self._lookout = Lookout(store, self._publishing, self._tell, self._store_was_away)
         self._memories: dict[str, _Memory] = {}
         self._started = False
         self._last_failure = float("-inf")
@@ -121,7 +117,7 @@ class Timekeeper:
         memory = self._remember(entry, now)
         memory.entry = entry
         memory.watch.resume(now)
-        self._look_for_lost_messages(entry, memory, now, publish)
+        self._lookout.look(entry, memory.unfinished, now, publish)
         pause = None
         if entry.due(memory.settled, now) is not None:
             pause = self._settle(entry, memory, now, publish)
@@ -186,13 +182,13 @@ class Timekeeper:
         return start
 
     def _watch_last_runs(self, entry: ScheduledEntry, memory: _Memory, now: int, most: int = MOST_WATCHED) -> None:
-        """The messages of the last slots may be lost, whoever published them."""
+        """The runs of the last slots may be lost, whoever published them."""
         at = entry.schedule.until(min(memory.settled, now))
-        oldest = now - round(LONGEST_LOSS * self._republish_after * MICROS)
+        oldest = 0 if entry.is_exclusive else now - round(LONGEST_LOSS * self._publishing.lost_after(entry) * MICROS)
         for _ in range(1 if entry.is_exclusive else most):
             if at is None or at < oldest:
                 break
-            self._watch_for_loss(memory, entry.slot(at), now)
+            self._watch(memory, entry.slot(at), now)
             at = entry.schedule.until(at - 1)
 
     # -- one look --------------------------------------------------------------------------------------------------
@@ -211,8 +207,8 @@ class Timekeeper:
             if first is None:
                 return None
             run = self._store.get(entry.slot(first).run_key) if self._tracked else None
-            if run is not None and has_run_out(run) and since_boot() - self._last_failure < LONGEST_GRACE:
-                return BUSY  # the store was away, so nobody could renew it: it may live
+            if run is not None and has_run_out(run) and self._store_was_away():
+                return BUSY  # it may live
             decision = decide(entry, memory.settled, now, run, memory.watch)
             pause = self._carry_out(entry, decision, memory, now, looked, run, publish)
             if pause is not None:
@@ -238,7 +234,7 @@ class Timekeeper:
             self._pass_over(entry, decision, memory, now, run)
             return None
         slot, before = entry.slot(decision.fire), memory.settled
-        published = self._publish(slot, looked, publish)
+        published = self._publishing.first(slot, looked, publish)
         if published is None:
             return BUSY  # another scheduler has it in hand
         up_to = ALWAYS if entry.is_once else decision.fire
@@ -251,14 +247,15 @@ class Timekeeper:
             self._tell("slot_missed", slot, detail=f"{decision.missed} before it")
         if first and decision.skipped:
             self._tell_skipped(entry, before, decision.fire - 1, run)
-        if self._tracked:
-            self._watch_for_loss(memory, slot, now)
+        self._watch(memory, slot, now)
         return None
 
     def _pass_over(
         self, entry: ScheduledEntry, decision: Decision, memory: _Memory, now: int, run: Entry | None
     ) -> None:
         before = memory.settled
+        if decision.published:
+            self._watch(memory, entry.slot(decision.up_to), now)  # by a scheduler that died
         up_to = ALWAYS if entry.is_once and decision.published else decision.up_to
         if not self._move(entry, up_to, memory, now):
             return
@@ -280,120 +277,32 @@ class Timekeeper:
         memory.settled = max(memory.settled, to)
         return first
 
-    # -- publishing ------------------------------------------------------------------------------------------------
-
-    def _publish(self, slot: Slot, looked: float, publish: Publish) -> bool | None:
-        """True if this call published the slot, False if it was published before, None if somebody is at it."""
-        claim = Claim(
-            slot.run_key,
-            slot.job_id,
-            new_attempt(),
-            state="queued" if self._tracked else "running",
-            lease=CLAIM,
-            keep_for=slot.keep_for,
-            payload=slot.payload,
-        )
-        answer = self._store.claim(claim)
-        if isinstance(answer, Completed):
-            return False
-        if isinstance(answer, Held):
-            mine = answer.owner == slot.job_id
-            return False if mine and self._is_published(slot, answer) else None
-        if since_boot() - looked > CLAIM:
-            # This process slept, and what it had read of the mark may be long over.
-            self._store.release(answer, Ending(keep_for=slot.keep_for))
-            return None
-        try:
-            publish(slot)
-        except BaseException:
-            self._store.release(answer, Ending(keep_for=slot.keep_for))
-            raise
-        return True if self._say_published(slot, answer) or self._is_in_other_hands(slot) else None
-
-    def _is_published(self, slot: Slot, held: Held) -> bool:
-        if held.state == "running":
-            return self._tracked
-        found = self._store.get(slot.run_key)
-        return found is not None and found.owner == slot.job_id and found.copies > 0
-
-    def _say_published(self, slot: Slot, lease: Lease) -> bool:
-        """Whether that is known now. It is refused if the claim is over, and a worker or another scheduler has it."""
-        if not self._tracked:
-            self._store.complete(lease, Ending(how="succeeded", keep_for=slot.keep_for))
-            return True  # nobody would recognise a second message
-        longest = self._queued_for + slot.entry.begins_after
-        seconds = min(longest, slot.entry.expires_after or longest)
-        return self._store.mark([(lease, seconds)], copy_for=self._lost_after(slot.entry))[0]
-
-    def _is_in_other_hands(self, slot: Slot) -> bool:
-        """Whether a worker has the job, or another scheduler has published it, while this one slept.
-
-        One that has only claimed it may die before it publishes. Then nobody would look for this message, should it be
-        lost: the slot stays open until it is known.
-        """
-        run = self._store.get(slot.run_key)
-        if run is None:
-            return False
-        return run.owner != slot.job_id or run.state != "queued" or run.copies > 0
-
     def _cancel(self, run: Entry, by: Slot) -> None:
         """End the run that is in the way, for good. Its body is told when it next renews its lease."""
         ending = Ending(how="revoked", keep_for=by.keep_for)
         self._store.release(Claimant(run.key, run.owner, run.attempt), ending, anyway=True)
         self._tell("slot_cancelled", by, by=run)
 
-    # -- lost messages ---------------------------------------------------------------------------------------------
-
-    def _lost_after(self, entry: ScheduledEntry) -> float:
-        return self._republish_after + entry.begins_after
-
-    def _watch_for_loss(self, memory: _Memory, slot: Slot, now: int) -> None:
+    def _watch(self, memory: _Memory, slot: Slot, now: int) -> None:
+        """Its message may be lost, or its worker."""
         if self._tracked:
-            look_at = now + round(self._lost_after(slot.entry) * MICROS)
-            memory.unfinished.setdefault(slot.run_key, (slot, look_at))
+            memory.unfinished.watch(slot, now + round(self._publishing.lost_after(slot.entry) * MICROS))
 
-    def _look_for_lost_messages(self, entry: ScheduledEntry, memory: _Memory, now: int, publish: Publish) -> None:
-        for key, (_, look_at) in list(memory.unfinished.items()):
-            if look_at > now:
-                continue
-            run = self._store.get(key)
-            slot = _slot_of(entry, run)
-            if run is None or run.state != "queued" or run.remaining <= 0 or not run.copies or slot is None:
-                del memory.unfinished[key]
-                continue
-            self._republish_if_lost(slot, publish)
-            memory.unfinished[key] = (slot, now + round(self._lost_after(entry) * MICROS))
-
-    def _republish_if_lost(self, slot: Slot, publish: Publish) -> None:
-        """The store says to one of all those who ask that the message is overdue; that one publishes it again."""
-        probe = Claim(
-            slot.run_key,
-            "probe",
-            new_attempt(),
-            state="queued",
-            lease=NO_TIME,
-            keep_for=slot.keep_for,
-            copy_for=self._lost_after(slot.entry),
-        )
-        answer = self._store.claim(probe)
-        if isinstance(answer, Lease):
-            self._store.release(answer, Ending(keep_for=slot.keep_for))
-        elif isinstance(answer, Held) and answer.publish and answer.owner == slot.job_id:
-            publish(slot)
-            self._store.mark([(answer, answer.remaining)], copy_for=self._lost_after(slot.entry))
-            self._tell("slot_republished", slot)
+    def _store_was_away(self) -> bool:
+        """Nobody could renew a lease just now: one that is over proves nothing."""
+        return since_boot() - self._last_failure < LONGEST_GRACE
 
     # -- the rest --------------------------------------------------------------------------------------------------
 
     def _pause(self, entry: ScheduledEntry, memory: _Memory, now: int) -> float:
         following = None if memory.settled >= ALWAYS else entry.due(max(memory.settled, 0), ALWAYS)
-        moments = [look_at for _, look_at in memory.unfinished.values()]
+        moments = list(memory.unfinished.looks.values())
         if following is not None:
             moments.append(following)
         soonest = min(moments, default=now + round(LONGEST_PAUSE * MICROS))
         return min(LONGEST_PAUSE, max(0.0, (soonest - now) / MICROS))
 
-    def _tell(self, kind: Kind, slot: Slot, *, by: Entry | None = None, detail: str = "") -> None:
+    def _tell(self, kind: Kind, slot: Slot, *, by: Entry | Held | None = None, detail: str = "") -> None:
         when = f"slot {slot.scheduled_for.isoformat()}"
         self._listeners.tell(
             Event(
@@ -406,11 +315,3 @@ class Timekeeper:
                 detail=f"{when}, {detail}" if detail else when,
             )
         )
-
-
-def _slot_of(entry: ScheduledEntry, run: Entry | None) -> Slot | None:
-    """The slot that a run is for, if it is one of this entry as it is now."""
-    if run is None or not run.payload.isdigit():
-        return None
-    slot = entry.slot(int(run.payload))
-    return slot if slot.job_id == run.owner else None

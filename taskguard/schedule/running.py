@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from taskguard.guard import new_attempt
+from taskguard.schedule import payload
+from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.entry import Note
 from taskguard.store import Claim, Claimant, Ending, Held, Store
 
 
-def claim_of(note: Note, owner: str, lease: float, attempt: str = "") -> Claim:
+def claim_of(note: Note, owner: str, lease: float, attempt: str = "", *, kept: bool = False) -> Claim:
     """Adopts the run that the scheduler has queued for this job.
 
     `Completed`: this job has ended, or was skipped or cancelled: a doubled message of its slot. `Held` by this very
     owner: it is running elsewhere. `Held` by another: the runs of two slots meet, and `note.overlap` says what then;
     with "skip" this job's receipt that it was skipped is written in the same step.
+
+    *kept*: the queue keeps the message until the job has ended. If its worker dies, it is to come again.
     """
     return Claim(
         note.run,
@@ -20,7 +24,7 @@ def claim_of(note: Note, owner: str, lease: float, attempt: str = "") -> Claim:
         attempt or new_attempt(),
         lease=lease,
         keep_for=note.keep_for,
-        payload=note.payload,
+        payload=payload.write(round(note.at * MICROS), kept=kept),
         skip=note.overlap == "skip",
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 from taskguard.schedule.entry import ScheduledEntry
+from taskguard.schedule.payload import slot_in
 from taskguard.store import Entry
 
 WARN_AFTER = 5
@@ -14,9 +15,9 @@ _MOST = 10_000
 
 def skipped_in_a_row(entry: ScheduledEntry, run: Entry, before: int, up_to: int) -> int:
     """How many slots this run has kept from running, if that is worth a warning now; else 0."""
-    if not run.payload.isdigit():
+    begun = slot_in(run)
+    if begun is None:
         return 0
-    begun = int(run.payload)
     earlier = sum(1 for _ in islice(entry.boundaries(begun, before), _MOST))
     now = earlier + sum(1 for _ in islice(entry.boundaries(max(begun, before), up_to), _MOST))
     threshold = WARN_AFTER

@@ -219,13 +219,12 @@ class PostgresStore(Forked):
     def _look(self, which: str, key: str) -> list[Entry]:
         rows = self._ask(
             "SELECT key, state, owner, attempt, token, since, until - now AS remaining, starts, copies, payload, how,"
-            f' outcome FROM "{self._schema}".entry, "{self._schema}".now_1() AS now'
+            " outcome, ARRAY(SELECT death ->> 0 FROM jsonb_array_elements(deaths) AS died (death)) AS unended"
+            f' FROM "{self._schema}".entry, "{self._schema}".now_1() AS now'
             f" WHERE namespace = %(namespace)s AND {which} AND gone_at > now ORDER BY key LIMIT {SCAN_PAGE}",
             {"namespace": self._namespace, "key": key},
         )
-        return [
-            Entry(**row._asdict() | {"since": row.since / MICROS, "remaining": row.remaining / MICROS}) for row in rows
-        ]
+        return [_entry(row) for row in rows]
 
     def _add_history(self, function: str, **arguments: Any) -> None:
         self._call(function, self._renewing, namespace=self._namespace, **arguments)
@@ -400,6 +399,11 @@ def _server(url: str) -> dict[str, Any]:
         ) from None
     # An idle connection stays known to the firewalls on its way.
     return {"client_encoding": "utf8", "fallback_application_name": "taskguard", "keepalives_idle": 30} | said
+
+
+def _entry(row: Any) -> Entry:
+    seen = {"since": row.since / MICROS, "remaining": row.remaining / MICROS, "unended": tuple(row.unended)}
+    return Entry(**row._asdict() | seen)
 
 
 def _answer(key: str, row: Any) -> Lease | Held | Completed:

@@ -506,7 +506,7 @@ def _completed(key: str, reply: Any) -> Completed:
 
 
 def _entry(key: str, reply: Any) -> Entry:
-    state, owner, attempt, token, since, remaining, starts, copies, payload, how, outcome = reply
+    state, owner, attempt, token, since, remaining, starts, copies, payload, how, outcome, unended = reply
     return Entry(
         key=key,
         state=state.decode(),
@@ -520,6 +520,7 @@ def _entry(key: str, reply: Any) -> Entry:
         payload=payload.decode(),
         how=how.decode() if how else None,
         outcome=outcome,
+        unended=tuple(name.decode() for name in unended),
     )
 
 

@@ -723,6 +723,20 @@ class StoreContract:
 
         assert starts == [1] * 4 + [2] * 4
 
+    def test_promise_6_an_entry_names_who_had_begun_and_not_ended(self, store: Store, elapse: Elapse) -> None:
+        for owner, state in (("alice", "running"), ("bob", "running"), ("carol", "queued"), ("dave", "running")):
+            claimed(store, owner, state=state, lease=0.001)
+            elapse(0.05)
+
+        dave = store.get("key")
+        assert dave is not None and dave.unended == ("alice", "bob")
+        [seen] = store.scan("key")
+        assert seen.unended == dave.unended
+
+        store.complete(claimed(store, "alice"), succeeded())
+        alice = store.get("key")
+        assert alice is not None and alice.unended == ("bob", "dave")
+
     def test_promise_6_only_a_queued_entry_can_be_replaced(self, store: Store) -> None:
         claimed(store, "alice", "queued", state="queued")
         claimed(store, "alice", "running")

@@ -27,6 +27,9 @@ class Bench:
         self.published: list[Slot] = []
         self.ran: list[int] = []
         self.events: list[Event] = []
+        self.lease = 30.0
+        self.kept = False
+        """Whether the queue keeps messages until their jobs have ended."""
 
     def keeper(self, **options: Any) -> Timekeeper:
         listeners = Listeners([self.events.append])
@@ -50,7 +53,7 @@ class Bench:
         slot = self.queue.pop(0)
         note = Note.of(slot.note().as_dict())
         assert note is not None
-        claim = claim_of(note, slot.job_id, lease=30)
+        claim = claim_of(note, slot.job_id, lease=self.lease, kept=self.kept)
         answer = self.store.claim(claim)
         if isinstance(answer, Lease):
             self.ran.append(slot.at)

@@ -23,7 +23,6 @@ from taskguard.store import Lease
 from tests.schedule.bench import START, Bench
 
 VERBS = ("claim", "get", "mark", "complete", "release")
-LOOKS_AFTER = 12
 
 
 class _Stopping:
@@ -56,6 +55,10 @@ class Scenario:
     most_faults: int = 1
     interruptions: int = 2
     looks: int = 2
+    lease: float = 30.0
+    """Seconds that the run of a worker outlives it."""
+    looks_after: int = 12
+    """Every two seconds, when the choices are over."""
     keeper: Callable[[Bench], Timekeeper] = lambda bench: bench.keeper(republish_after=5)
 
 
@@ -95,8 +98,13 @@ class _World:
     actors: list[_Actor] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
 
+    in_body: int | None = None
+    """The slot whose body is at work."""
+
     def __post_init__(self) -> None:
         self.hub = greenlet.getcurrent()
+        self.bench.lease = self.scenario.lease
+        self.bench.kept = "death" in self.scenario.faults
         self.bench.store = _Stopping(self.bench.store, self._give_way)  # type: ignore[assignment]
         keepers = [self.keeper() for _ in range(self.scenario.schedulers)]
         for keeper in keepers:
@@ -131,8 +139,10 @@ class _World:
             if self.bench.queue:
                 answer = self.bench.start()
                 if isinstance(answer, Lease):
+                    self.in_body = self.bench.ran[-1]
                     self.hub.switch()
                     self.bench.finish(answer)
+                    self.in_body = None
 
     # -- choices ---------------------------------------------------------------------------------------------------
 
@@ -154,9 +164,22 @@ class _World:
                 yield Option("two seconds pass", partial(self.bench.clock.advance, 2.1), current, fault=1)
             if "lose" in self.scenario.faults and self.bench.queue:
                 yield Option("a message is lost", partial(self.bench.queue.pop, 0), current, fault=1)
+            if "death" in self.scenario.faults and self.in_body is not None:
+                yield Option("the worker dies, and so does the message it had", self._kill_worker, fault=1)
+                yield Option(
+                    "so it does, and is found out", partial(self._kill_worker, self.scenario.lease + 6), fault=1
+                )
 
     def _kill(self, actor: _Actor) -> None:
         actor.dead = True
+
+    def _kill_worker(self, ago: float = 0.0) -> None:
+        """Its run does not count: the slot is to run again."""
+        self.bench.clock.advance(ago)
+        self._kill(self.actors[-1])
+        assert self.in_body is not None
+        self.bench.ran.remove(self.in_body)
+        self.in_body = None
 
     # -- afterwards ------------------------------------------------------------------------------------------------
 
@@ -166,7 +189,7 @@ class _World:
                 while not actor.is_over:
                     actor.green.switch()
         keeper = self.keeper()
-        for _ in range(LOOKS_AFTER):
+        for _ in range(self.scenario.looks_after):
             keeper.look(self.scenario.entry, self.bench.publish)
             self.bench.work()
             self.bench.clock.advance(2.1)

@@ -76,6 +76,7 @@ def note(what: str, fence: Fence | None, **facts: Any) -> None:
             "job": fence.owner if fence else None,
             "key": fence.idempotency_key if fence else None,
             "at": time.time(),
+            "pid": os.getpid(),
             **facts,
         },
     )
@@ -105,9 +106,13 @@ def guarded_flaky(self: Any) -> None:
     succeeds_at_its_second_try(self)
 
 
-@app.task(name="plain", acks_late=True)
-def plain(seconds: float = 0.0, **facts: Any) -> None:
+def work_for(seconds: float = 0.0, **facts: Any) -> None:
     fence = current_fence()
     note("start", fence, **facts)
     time.sleep(seconds)
     note("end", fence)
+
+
+plain = app.task(name="plain", acks_late=True)(work_for)
+returned = app.task(name="returned", acks_late=True, reject_on_worker_lost=True)(work_for)
+early = app.task(name="early", acks_late=False)(work_for)

@@ -37,6 +37,9 @@ ZONES = [
     "Antarctica/Troll",  # by two hours
     "Asia/Gaza",
 ]
+ZONES_OF_DATEUTIL = [zone for zone in ZONES if zone != "Europe/Dublin"]
+"""It takes Dublin's clocks to change an hour later than they do: 02:00 in October would come twice."""
+
 MANY = settings(max_examples=40, deadline=None)
 
 minutes = st.sampled_from(["*", "0", "30", "*/15", "5,35", "17", "0-10/5", "59"])
@@ -104,7 +107,7 @@ def test_the_dialect_of_celery_is_that_of_its_crontab(m: str, h: str, d: str, mo
 
 
 @MANY
-@given(minutes, fixed_hours, days, months, weekdays, st.sampled_from(ZONES), times)
+@given(minutes, fixed_hours, days, months, weekdays, st.sampled_from(ZONES_OF_DATEUTIL), times)
 def test_named_hours_are_local_times_as_dateutil_resolves_them(m, h, d, mo, w, zone, start):
     """Each local time that is named once: the first of two, and of none the one as long after the change."""
     cron = Cron.parse(f"{m} {h} {d} {mo} {w}", zone=ZoneInfo(zone))
@@ -117,6 +120,19 @@ def test_named_hours_are_local_times_as_dateutil_resolves_them(m, h, d, mo, w, z
     expected = sorted(at for at in named if start < at <= horizon)[:20]
 
     assert first(cron, start, len(expected)) == expected
+
+
+def test_named_hours_in_dublin():
+    """On 25 March 2007 01:00 was followed by 02:00, and on 28 October 2007 the hour from 01:00 came twice."""
+    zone = ZoneInfo("Europe/Dublin")
+    for hour, minute, month, day, at in [
+        (1, 30, 3, 25, datetime(2007, 3, 25, 1, 30, tzinfo=UTC)),
+        (2, 0, 3, 25, datetime(2007, 3, 25, 1, 0, tzinfo=UTC)),
+        (1, 30, 10, 28, datetime(2007, 10, 28, 0, 30, tzinfo=UTC)),
+        (2, 0, 10, 28, datetime(2007, 10, 28, 2, 0, tzinfo=UTC)),
+    ]:
+        cron = Cron.parse(f"{minute} {hour} {day} {month} *", zone=zone)
+        assert first(cron, datetime(2007, 1, 1, tzinfo=UTC), 1) == [at]
 
 
 @MANY

@@ -7,12 +7,19 @@ from typing import Any
 import pytest
 
 from taskguard.schedule import Timekeeper
+from taskguard.schedule.lost import Lookout
+from taskguard.schedule.mark import Marks
+from taskguard.schedule.publishing import Publishing
 from tests.schedule.bench import Bench, every
 from tests.schedule.interleavings import Outcome, Scenario, explore, sample
 
 SKIP = every(10, catch_up="all")
 ALLOW = every(10, catch_up="all", overlap="allow_all")
 BUFFER = every(10, catch_up="all", overlap="buffer_all")
+
+
+DEATHS = {"faults": ("crash", "time", "lose", "death"), "lease": 9, "looks": 3, "looks_after": 24}
+"""A run that lasts longer than its lease is another matter: nine seconds are more than any fault here takes."""
 
 
 def assert_clean(outcome: Outcome | None) -> None:
@@ -26,6 +33,9 @@ def assert_clean(outcome: Outcome | None) -> None:
         pytest.param(Scenario(SKIP, interruptions=0, most_faults=1), id="one-fault"),
         pytest.param(Scenario(ALLOW, slots=2, interruptions=0, most_faults=1), id="two-slots-one-fault"),
         pytest.param(Scenario(BUFFER, slots=2, interruptions=0, most_faults=1), id="two-slots-in-turn-one-fault"),
+        pytest.param(Scenario(SKIP, interruptions=0, most_faults=1, **DEATHS), id="a-death"),
+        pytest.param(Scenario(ALLOW, slots=2, interruptions=0, most_faults=1, **DEATHS), id="two-slots-a-death"),
+        pytest.param(Scenario(BUFFER, slots=2, interruptions=0, most_faults=1, **DEATHS), id="two-in-turn-a-death"),
     ],
 )
 def test_every_slot_runs_once(scenario: Scenario):
@@ -36,6 +46,13 @@ MORE = [
     pytest.param(Scenario(SKIP, schedulers=3, slots=2, interruptions=4, most_faults=3), id="skip"),
     pytest.param(Scenario(ALLOW, schedulers=3, slots=2, interruptions=4, most_faults=3), id="allow_all"),
     pytest.param(Scenario(BUFFER, schedulers=2, slots=3, interruptions=4, most_faults=3), id="buffer_all"),
+    pytest.param(Scenario(SKIP, schedulers=3, slots=2, interruptions=4, most_faults=3, **DEATHS), id="skip-death"),
+    pytest.param(
+        Scenario(ALLOW, schedulers=3, slots=2, interruptions=4, most_faults=3, **DEATHS), id="allow_all-death"
+    ),
+    pytest.param(
+        Scenario(BUFFER, schedulers=2, slots=3, interruptions=4, most_faults=3, **DEATHS), id="buffer_all-death"
+    ),
 ]
 
 
@@ -54,32 +71,33 @@ def test_every_slot_runs_once_in_very_many_orders(scenario: Scenario):
 # -- rules dropped -------------------------------------------------------------------------------------------------
 
 
-class MarksFirst(Timekeeper):
+class MarksFirst(Publishing):
     """Moves the mark before it publishes."""
 
-    def _publish(self, slot: Any, looked: float, publish: Any) -> bool | None:
-        self._marks.move(slot.entry, slot.at, slot.at)
-        return super()._publish(slot, looked, publish)
+    def first(self, slot: Any, looked: float, publish: Any) -> bool | None:
+        Marks(self._store).move(slot.entry, slot.at, slot.at)
+        return super().first(slot, looked, publish)
 
 
-class LatestOnly(Timekeeper):
+class LatestOnly(Publishing):
     """Takes a slot that another scheduler has in hand for settled."""
 
-    def _publish(self, slot: Any, looked: float, publish: Any) -> bool | None:
-        return super()._publish(slot, looked, publish) or False
+    def first(self, slot: Any, looked: float, publish: Any) -> bool | None:
+        return super().first(slot, looked, publish) or False
 
 
-class NeverAgain(Timekeeper):
+class NeverAgain(Lookout):
     """Does not look for messages that were lost."""
 
-    def _look_for_lost_messages(self, *args: Any) -> None:
+    def look(self, *args: Any) -> None:
         pass
 
 
-def scenario_with(kind: type[Timekeeper], **options: Any) -> Scenario:
+def scenario_with(kind: type[Any], **options: Any) -> Scenario:
     def keeper(bench: Bench) -> Timekeeper:
         made = bench.keeper(republish_after=5)
-        made.__class__ = kind
+        part = made._publishing if issubclass(kind, Publishing) else made._lookout
+        part.__class__ = kind
         return made
 
     return Scenario(options.pop("entry", SKIP), keeper=keeper, **options)
@@ -97,7 +115,7 @@ def test_a_slot_in_hand_is_not_a_slot_settled():
     assert outcome is not None and "lost" in outcome.problem
 
 
-class TakesRefusalForKnown(Timekeeper):
+class TakesRefusalForKnown(Publishing):
     """Believes that whoever has taken its claim over has published, too."""
 
     def _is_in_other_hands(self, slot: Any) -> bool:
@@ -113,5 +131,27 @@ def test_who_takes_a_claim_over_may_die_before_it_publishes():
 
 def test_a_lost_message_must_be_looked_for():
     _, outcome = explore(scenario_with(NeverAgain, interruptions=0, most_faults=1))
+
+    assert outcome is not None and "lost" in outcome.problem
+
+
+class LeavesTheDead(Lookout):
+    """Takes a run that has begun for one that will end."""
+
+    def _publish_again(self, *args: Any) -> bool:
+        return False
+
+
+class ForgetsWhoWasOvertaken(Lookout):
+    """Looks at who has the entry of the run, and at nobody else."""
+
+    def _look_for_overtaken(self, *args: Any) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("kind", [LeavesTheDead, ForgetsWhoWasOvertaken])
+def test_a_run_that_died_must_be_looked_for(kind: type[Any]):
+    options = {"slots": 2, "interruptions": 4, "most_faults": 3, **DEATHS}
+    outcome = sample(scenario_with(kind, entry=BUFFER, **options), seed=1, number=3000)
 
     assert outcome is not None and "lost" in outcome.problem

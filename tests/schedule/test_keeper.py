@@ -125,7 +125,7 @@ def test_a_slot_whose_message_is_lost_while_another_takes_its_claim_over_and_die
     def publish_and_sleep(slot: Slot) -> None:
         """Its message never arrives; and before this one can say so, another scheduler claims the slot and dies."""
         bench.clock.advance(2.1)
-        claim = Claim(slot.run_key, slot.job_id, "another", state="queued", lease=2, keep_for=60, payload=slot.payload)
+        claim = Claim(slot.run_key, slot.job_id, "another", state="queued", lease=2, keep_for=60, payload=str(slot.at))
         assert isinstance(bench.store.claim(claim), Lease)
 
     assert keeper.look(every(10), publish_and_sleep) <= 2
@@ -196,35 +196,6 @@ def test_a_doubled_message_of_a_slot_is_stopped_by_its_id(bench: Bench):
     assert isinstance(bench.start(), Completed)
 
 
-def test_a_message_that_the_broker_lost_is_published_again_under_the_same_id_by_one(bench: Bench):
-    keepers = [bench.keeper(republish_after=5) for _ in range(3)]
-    for keeper in keepers:
-        keeper.look(every(100), bench.publish)
-    bench.clock.advance(100)
-    for keeper in keepers:
-        keeper.look(every(100), bench.publish)
-    bench.queue.clear()
-    bench.clock.advance(6)
-    for keeper in keepers:
-        keeper.look(every(100), bench.publish)
-
-    assert bench.seconds() == [100, 100]
-    assert bench.kinds() == ["slot_republished"]
-
-
-def test_a_message_that_was_lost_before_all_schedulers_restarted_is_published_again(bench: Bench):
-    bench.keeper().look(every(100), bench.publish)
-    bench.clock.advance(100)
-    bench.keeper().look(every(100), bench.publish)
-    bench.queue.clear()
-    restarted = bench.keeper(republish_after=5)
-    restarted.look(every(100), bench.publish)
-    bench.clock.advance(400)
-    restarted.look(every(100), bench.publish)
-
-    assert bench.seconds()[1] == 100
-
-
 # -- the mark ------------------------------------------------------------------------------------------------------
 
 
@@ -254,7 +225,8 @@ def test_a_monthly_slot_is_not_repeated_when_all_else_is_forgotten(bench: Bench)
 
 def test_a_scheduler_that_slept_with_a_slot_in_hand_cannot_move_the_mark_back(bench: Bench, monkeypatch):
     """It read the mark, slept until all but the mark was forgotten, and wakes between reading and claiming."""
-    monkeypatch.setattr("taskguard.schedule.keeper.since_boot", lambda: bench.clock() / MICROS)
+    for part in ("keeper", "publishing"):
+        monkeypatch.setattr(f"taskguard.schedule.{part}.since_boot", lambda: bench.clock() / MICROS)
     sleeper, other = bench.keeper(), bench.keeper()
     for keeper in (sleeper, other):
         keeper.look(every(10, overlap="allow_all"), bench.publish)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery
 
 from taskguard import open_store
@@ -41,9 +44,9 @@ def sender(place: Yard) -> Callable[[Slot, str], None]:
     """Sends the message of a slot as a beat does."""
     app = client(place)
 
-    def send(slot: Slot, task: str, expires: float | None = None, **kwargs: Any) -> None:
+    def send(slot: Slot, task: str, expires: float | None = None, limit: int | None = None, **kwargs: Any) -> None:
         headers = Headers(id=slot.job_id, slot=slot.note().as_dict()).within({})
-        app.send_task(task, (), kwargs, task_id=slot.job_id, headers=headers, expires=expires)
+        app.send_task(task, (), kwargs, task_id=slot.job_id, headers=headers, expires=expires, time_limit=limit)
 
     return send
 
@@ -127,13 +130,85 @@ def test_messages_of_slots(redis_server: RedisServer, tmp_path: Path):
         client(place).control.revoke([slot.job_id for slot, _, how in ended if how == "revoked"])
         wait_until(lambda: place.processes[0].has_said("flagged as revoked"), timeout=30)
         for slot, task, how in ended:
-            claim = Claim(slot.run_key, slot.job_id, how, state="queued", lease=3600, keep_for=60, payload=slot.payload)
+            claim = Claim(slot.run_key, slot.job_id, how, state="queued", lease=3600, keep_for=60, payload=str(slot.at))
             assert isinstance(store.claim(claim), Lease)
             send(slot, task, expires=-1 if how == "expired" else None)
             wait_until(lambda s=slot, h=how: store.get(s.run_key).how == h, timeout=30)
             assert store.get(slot.run_key).state == "free"
             assert ledger.count("start", slot=slot.at / MICROS) == 0
         store.close()
+
+
+def test_the_parent_settles_the_slot_of_a_child_that_is_gone(redis_server: RedisServer, tmp_path: Path):
+    """Of plain tasks, whose lease is thirty seconds: nobody waits for its end."""
+    entries = {name: {"task": name, "schedule": 3600} for name in ("plain", "early", "returned")}
+    with running(redis_server, tmp_path, entries) as place:
+        send, ledger = sender(place), place.ledger
+        store = open_store(redis_server.url, namespace=place.queue)
+
+        def begin(name: str, ago: int, **options: Any) -> tuple[Slot, int]:
+            slot = slot_of(place, name, ago)
+            send(slot, name, seconds=60, **options)
+            [line] = ledger.wait_for("start", slot=slot.at / MICROS, entry=name)
+            return slot, line["pid"]
+
+        def ends(slot: Slot, how: str) -> None:
+            wait_until(lambda: store.get(slot.run_key).state == "free", timeout=10)
+            assert store.get(slot.run_key).how == how
+
+        for name in ("plain", "early"):
+            slot, pid = begin(name, 1)
+            os.kill(pid, signal.SIGKILL)
+            ends(slot, "failed")
+
+        slot, _ = begin("plain", 2, limit=1)
+        ends(slot, "failed")
+
+        slot, _ = begin("plain", 3)
+        client(place).control.revoke(slot.job_id, terminate=True, signal="SIGKILL")
+        ends(slot, "revoked")
+
+        slot, pid = begin("returned", 1)
+        os.kill(pid, signal.SIGKILL)
+        lines = ledger.wait_for("start", 2, entry="returned")
+        assert [line["starts"] for line in lines] == [1, 2]
+        assert store.get(slot.run_key).state == "running"
+
+        # A worker that is told to stop at once gives its messages back, and the slot waits with them.
+        place.processes[0].process.send_signal(signal.SIGQUIT)
+        wait_until(lambda: store.get(slot.run_key).state == "queued", timeout=15)
+        store.close()
+
+
+def test_a_run_whose_worker_died_and_whose_message_is_lost_runs_again(redis_server: RedisServer, tmp_path: Path):
+    """Only where the message was to be kept until the run had ended: else the run is gone with its worker."""
+    entries = {name: {"task": name, "schedule": 3600} for name in ("plain", "early")}
+    entries |= {"guarded": {"task": "tick", "schedule": 3600}}
+    with running(redis_server, tmp_path, entries) as place:
+        send, ledger = sender(place), place.ledger
+        slots = {name: slot_of(place, name) for name in entries}
+        for name, entry in entries.items():
+            send(slots[name], entry["task"], seconds=60)
+            ledger.wait_for("start", entry=name)
+        place.processes[0].kill()
+        with (
+            closing(redis.Redis.from_url(redis_server.url)) as broker,
+            closing(open_store(redis_server.url, namespace=place.queue)) as store,
+        ):
+            broker.delete("unacked", "unacked_index")
+            for slot in slots.values():
+                run = store.get(slot.run_key)
+                own = Lease(run.key, run.owner, run.attempt, token=run.token, starts=run.starts)
+                assert store.renew([(own, 0.1)]) == [True]  # that is over soon
+
+            place.beat()
+            place.processes[0].start()
+            for name in ("plain", "guarded"):
+                [line] = ledger.wait_for("end", entry=name, timeout=60)
+                assert line["slot"] == slots[name].at / MICROS
+            assert ledger.count("start", entry="early") == 1
+            assert store.get(slots["early"].run_key).state == "running"
+        assert place.told("plain", "slot_republished") == {slots["plain"].job_id}
 
 
 @pytest.mark.faults

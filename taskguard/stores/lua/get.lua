@@ -1,11 +1,15 @@
 -- KEYS: entry
--- Answers {state, owner, attempt, token, since, remaining, starts, copies, payload, how, outcome} or nothing.
+-- Answers {state, owner, attempt, token, since, remaining, starts, copies, payload, how, outcome, unended} or nothing.
 local now = clock()
 local entry = load_entry(KEYS[1], now)
 if not entry then
     return false
 end
+local unended = {}
+for place, death in ipairs(entry[DEATHS]) do
+    unended[place] = death[1]
+end
 return {
     entry[STATE], entry[OWNER], entry[ATTEMPT], entry[TOKEN], entry[SINCE], entry[UNTIL] - now, entry[STARTS],
-    entry[COPIES], entry[PAYLOAD], entry[HOW], entry[OUTCOME],
+    entry[COPIES], entry[PAYLOAD], entry[HOW], entry[OUTCOME], unended,
 }

@@ -1,0 +1,192 @@
+"""Runs that were published and have not ended: a message may be lost, and so may a worker, and both.
+
+- The message is *queued* longer than it should be. The store says to one of all who ask that it is overdue.
+- The run had begun, and its lease is over: its worker died. A queue that keeps messages until they have ended brings it
+  again, unless it loses it (Redis hands one that it restores to a worker that is being killed at that moment). A run
+  that stays dead for as long as a message may be queued is published again.
+- The same, but the next slot has taken the entry of the run over by then. The entry remembers who was not at an end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from taskguard.events import Kind
+from taskguard.guard import new_attempt
+from taskguard.schedule import payload
+from taskguard.schedule.boundaries import MICROS
+from taskguard.schedule.entry import ScheduledEntry, Slot
+from taskguard.schedule.mark import NO_TIME
+from taskguard.schedule.publishing import CLAIM, Publish, Publishing
+from taskguard.schedule.running import claim_of, gives_up
+from taskguard.store import Claim, Ending, Entry, Held, Lease, Store
+
+MOST_LOOKED_THROUGH = 3000
+"""Slots among which those are found that a run has overtaken."""
+
+
+class Tell(Protocol):
+    def __call__(self, kind: Kind, slot: Slot, *, by: Entry | Held | None = None, detail: str = "") -> None: ...
+
+
+@dataclass
+class _Overtaken:
+    slot: Slot | None
+    """None when there is nothing to be done for it any more."""
+    since: int
+    """When this process saw it first."""
+
+
+@dataclass
+class Unfinished:
+    """What this process watches of an entry. All of it can be lost: the store has what counts."""
+
+    looks: dict[str, int] = field(default_factory=dict)
+    """The entries of its runs in the store, and when to look at them."""
+    overtaken: dict[str, _Overtaken] = field(default_factory=dict)
+    """Jobs that lost their entry to a later slot."""
+
+    def watch(self, slot: Slot, at: int) -> None:
+        self.looks.setdefault(slot.run_key, at)
+
+
+class Lookout:
+    def __init__(self, store: Store, publishing: Publishing, tell: Tell, may_live: Callable[[], bool]) -> None:
+        """*may_live*: a run whose lease is over may live, since the store was away just now."""
+        self._store = store
+        self._publishing = publishing
+        self._tell = tell
+        self._may_live = may_live
+
+    def look(self, entry: ScheduledEntry, unfinished: Unfinished, now: int, publish: Publish) -> None:
+        for key, at in list(unfinished.looks.items()):
+            if at > now:
+                continue
+            run = self._store.get(key)
+            pauses = [] if run is None else self._look_at(entry, unfinished, run, now, publish)
+            if pauses:
+                unfinished.looks[key] = now + round(min(pauses) * MICROS)
+            else:
+                del unfinished.looks[key]
+
+    def _look_at(
+        self, entry: ScheduledEntry, unfinished: Unfinished, run: Entry, now: int, publish: Publish
+    ) -> list[float]:
+        """In how many seconds to look at this run again, and for what it has overtaken; nothing if all has ended."""
+        slot = slot_of(entry, run)
+        pauses = [] if slot is None else self._look_at_run(slot, run, now, publish)
+        if run.unended and self._look_for_overtaken(entry, unfinished, run, now, publish):
+            pauses.append(self._publishing.lost_after(entry))
+        return pauses
+
+    def _look_at_run(self, slot: Slot, run: Entry, now: int, publish: Publish) -> list[float]:
+        patience = self._publishing.lost_after(slot.entry)
+        if run.state == "queued" and run.copies:
+            if run.remaining <= 0:
+                return []
+            self._publish_if_overdue(slot, publish)
+        elif run.state == "queued" and run.starts:  # it died, and a scheduler has it in hand, or died with it
+            if run.remaining > 0:
+                return [CLAIM]
+            self._publish_again(slot, publish, now)
+        elif run.state == "running" and run.remaining <= 0:
+            if not payload.is_kept(run):
+                return []
+            left = patience + run.remaining
+            if left > 0 or self._may_live():
+                return [max(left, CLAIM)]
+            self._publish_again(slot, publish, now)
+        elif run.state != "running":
+            return []
+        return [patience]
+
+    def _publish_if_overdue(self, slot: Slot, publish: Publish) -> None:
+        probe = Claim(
+            slot.run_key,
+            "probe",
+            new_attempt(),
+            state="queued",
+            lease=NO_TIME,
+            keep_for=slot.keep_for,
+            copy_for=self._publishing.lost_after(slot.entry),
+        )
+        answer = self._store.claim(probe)
+        if isinstance(answer, Lease):
+            self._store.release(answer, Ending(keep_for=slot.keep_for))
+        elif isinstance(answer, Held) and answer.publish and answer.owner == slot.job_id:
+            self._publishing.once_more(slot, answer, publish)
+            self._tell("slot_republished", slot)
+
+    def _publish_again(self, slot: Slot, publish: Publish, now: int) -> bool | Held:
+        """As `Publishing.again`; a message that its queue would have dropped by now is not made up for."""
+        expires = slot.entry.expires_after
+        if expires is not None and now - slot.at > expires * MICROS:
+            return False
+        done = self._publishing.again(slot, publish)
+        if done is True:
+            self._tell("slot_republished", slot, detail="its worker died, and its message did not come again")
+        return done
+
+    # -- overtaken -------------------------------------------------------------------------------------------------
+
+    def _look_for_overtaken(
+        self, entry: ScheduledEntry, unfinished: Unfinished, run: Entry, now: int, publish: Publish
+    ) -> bool:
+        """Whether there is one that has not ended yet."""
+        if entry.timing.overlap == "cancel_other":
+            return False  # the later one was to end them
+        if not payload.is_kept(run):
+            return run.state == "queued"  # when it has begun it says so: all are of one task
+        if run.state == "running" and (run.remaining <= 0 or self._may_live()):
+            return True  # first comes its own turn
+        known = self._note_overtaken(entry, unfinished, run.unended, now)
+        patience = round(self._publishing.lost_after(entry) * MICROS)
+        for found in known.values():
+            if found.slot is not None and now - found.since >= patience and self._is_over(found.slot, publish, now):
+                found.slot = None
+        return any(found.slot is not None for found in known.values())
+
+    def _note_overtaken(
+        self, entry: ScheduledEntry, unfinished: Unfinished, jobs: Iterable[str], now: int
+    ) -> dict[str, _Overtaken]:
+        known = unfinished.overtaken
+        new = set(jobs).difference(known)
+        slots = self._slots_named(entry, new, now) if new else {}
+        unfinished.overtaken = {job: known.get(job) or _Overtaken(slots.get(job), now) for job in jobs}
+        return unfinished.overtaken
+
+    def _slots_named(self, entry: ScheduledEntry, jobs: set[str], now: int) -> dict[str, Slot]:
+        """Not those that may have ended so long ago that it is forgotten."""
+        longest = entry.keep_slots_for(now)
+        found: dict[str, Slot] = {}
+        at = entry.schedule.until(now)
+        for _ in range(MOST_LOOKED_THROUGH):
+            if at is None or now - at > longest * MICROS or len(found) == len(jobs):
+                break
+            slot = entry.slot(at)
+            if slot.job_id in jobs:
+                found[slot.job_id] = slot
+            at = entry.schedule.until(at - 1)
+        return found
+
+    def _is_over(self, slot: Slot, publish: Publish, now: int) -> bool:
+        """Publish it again, if its turn has come. Whether there is nothing left to be done for it."""
+        found = self._publish_again(slot, publish, now)
+        if not isinstance(found, Held):
+            return True  # it has ended, or has the entry of the run again, where it is watched
+        note = slot.note()
+        if not gives_up(note, found, claim_of(note, slot.job_id, CLAIM), self._store):
+            return False
+        self._tell("slot_skipped", slot, by=found)
+        return True
+
+
+def slot_of(entry: ScheduledEntry, run: Entry) -> Slot | None:
+    """The slot that a run is for, if it is one of this entry as it is now."""
+    at = payload.slot_in(run)
+    if at is None:
+        return None
+    slot = entry.slot(at)
+    return slot if slot.job_id == run.owner else None
