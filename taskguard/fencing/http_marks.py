@@ -91,7 +91,7 @@ class _RedisMarks:
 
     def raise_to(self, resource: str, token: int, /) -> int:
         key = f"{self._store._namespace}:http-mark:{resource}"
-        return int(self._store._call(_Script, [key], [token, self._keep]))
+        return int(self._store.wire.call(_Script, [key], [token, self._keep]))
 
 
 class _PostgresMarks:

@@ -272,7 +272,7 @@ def warm(connection: Redis, serializer: Any) -> None:
     Policy.trusted()
     _learn_version(connection)
     with suppress(StoreError):
-        cast(RedisStore, guard.store).learn_silence()  # a horse then ends without waiting for its last words
+        cast(RedisStore, guard.store).wire.learn_silence()  # a horse then ends without waiting for its last words
 
 
 def _learn_version(connection: Redis) -> None:

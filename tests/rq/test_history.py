@@ -71,11 +71,11 @@ def test_a_server_is_told_to_be_silent_only_if_it_is(own_redis: RedisServer, may
     if not may:
         open_store(own_redis.url).execute("ACL", "SETUSER", "default", "-client|reply")  # type: ignore[attr-defined]
     store: Any = open_store(own_redis.url)
-    store.learn_silence()
+    store.wire.learn_silence()
     store.history.add([_line("first")], last=True)
     store.history.add([_line("second")], last=True)
 
-    assert store.can_be_silent is may
+    assert store.wire.can_be_silent is may
     assert store.execute("ECHO", "mine") == b"mine"  # no reply of another command is in its way
     assert [line.text for line in store.history.read()] == [_line("first").text, _line("second").text]
 

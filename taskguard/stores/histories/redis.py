@@ -8,25 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Final
 
 from taskguard.history import KEPT_FOR, MOST, Line
 from taskguard.rules import MICROS, micros
+from taskguard.stores.redis_wire import Script, Wire
 
 PAGE = 1000
 
 
-class Wire(Protocol):
-    """What the history needs of its store."""
-
-    def run(self, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        """Run the script; from the thread that renews."""
-
-    def send(self, keys: Sequence[str], args: Sequence[Any]) -> None:
-        """Have the script run, and if the server can be told to be silent wait for no answer."""
-
-    def ask(self, *command: Any) -> Any:
-        """One command, and its reply."""
+_ADD: Final = Script("history")
 
 
 class RedisHistory:
@@ -40,9 +31,9 @@ class RedisHistory:
         # Twice, for up to half of the elements are times.
         args = [2 * MOST, KEPT_FOR, len(ordinary), *ordinary, *notable]
         if last:
-            self._wire.send(self._logs, args)
+            self._wire.tell(_ADD, self._logs, args)
         else:
-            self._wire.run(self._logs, args)
+            self._wire.call(_ADD, self._logs, args, aside=True)
 
     def read(self, prefix: str = "", /, *, limit: int = 1000) -> list[Line]:
         found = [line for notable in (False, True) for line in self._newest(notable, prefix, limit)]
@@ -68,7 +59,7 @@ class RedisHistory:
         end = -1
         while True:
             # What others add meanwhile moves a page on: a line may be seen twice, and none is left out.
-            page = self._wire.ask(b"LRANGE", self._logs[notable], end - PAGE + 1, end)
+            page = self._wire.execute(b"LRANGE", self._logs[notable], end - PAGE + 1, end)
             yield from reversed(page)
             if len(page) < PAGE:
                 return

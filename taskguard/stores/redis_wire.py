@@ -1,0 +1,267 @@
+"""How we speak to Redis: a connection of redis-py, our own way of packing, and every failure under its right name.
+
+The driver is asked for connections and for reading replies. Its pool and its packing cost more than a request does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import select
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any, NoReturn
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from taskguard import native
+from taskguard.errors import StoreError, StoreUnavailableError
+from taskguard.forks import Forked, watch_forks
+
+TIMEOUT = 5.0
+
+# What a server says that cannot serve us now and may later; nothing was carried out.
+_PASSING = (
+    redis.exceptions.ConnectionError,
+    redis.exceptions.TimeoutError,
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.OutOfMemoryError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.MasterDownError,
+    redis.exceptions.TryAgainError,
+)
+_PASSING_CODES = ("BUSY", "MISCONF", "NOREPLICAS", "UNKILLABLE")
+
+
+class Script:
+    def __init__(self, *names: str) -> None:
+        folder = files(__package__).joinpath("lua")
+        self.source = "".join([folder.joinpath(f"{name}.lua").read_text("utf-8") for name in names]).encode()
+        self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
+
+
+class Wire:
+    """Scripts and commands, each one exchange. Errors call the store *name*; its keys begin with *namespace*."""
+
+    def __init__(self, connections: Connections, name: str, namespace: str) -> None:
+        self._connections = connections
+        self._renewing: dict[int, Connections] = {}
+        self._name = name
+        self._namespace = namespace
+        self.can_be_silent = False
+        """Whether the server is known to be silent when it is told to be; see `learn_silence`."""
+
+    def close(self) -> None:
+        for connections in (self._connections, *self._renewing.values()):
+            connections.close()
+
+    def call(self, script: Script, keys: Sequence[Any], args: Sequence[Any], *, aside: bool = False) -> Any:
+        """Run the script. *aside*: over connections that no body keeps busy, as whoever renews leases does."""
+        over = self._for_renewal() if aside else self._connections
+        try:
+            return self._execute(over, b"EVALSHA", script.sha, len(keys), *keys, *args)
+        except redis.exceptions.NoScriptError:
+            # The server was restarted, promoted, or told to forget its scripts: EVAL teaches it again.
+            return self._execute(over, b"EVAL", script.source, len(keys), *keys, *args)
+
+    def call_many(
+        self, script: Script, calls: Sequence[tuple[Sequence[Any], Sequence[Any]]], *, aside: bool = False
+    ) -> list[Any]:
+        """Every call in one round trip."""
+        if not calls:
+            return []
+        over = self._for_renewal() if aside else self._connections
+        commands = b"".join([packed((b"EVALSHA", script.sha, len(keys), *keys, *args)) for keys, args in calls])
+        return [
+            self.call(script, *call, aside=aside) if isinstance(reply, redis.exceptions.NoScriptError) else reply
+            for call, reply in zip(calls, self._exchange(over, commands, len(calls)), strict=True)
+        ]
+
+    def execute(self, *command: Any) -> Any:
+        """One command of the server's own."""
+        return self._execute(self._connections, *command)
+
+    def _execute(self, over: Connections, *command: Any) -> Any:
+        [reply] = self._exchange(over, packed(command), 1)
+        if isinstance(reply, redis.exceptions.NoScriptError):
+            raise reply
+        return reply
+
+    def _exchange(self, over: Connections, commands: bytes, expected: int) -> list[Any]:
+        """Send what is packed, and read as many replies."""
+        connection = None
+        try:
+            try:
+                connection = over.take()
+                connection.send_packed_command([commands], check_health=False)
+                replies = []
+                for _ in range(expected):
+                    try:
+                        replies.append(connection.read_response(disable_decoding=True))
+                    except redis.exceptions.ResponseError as error:  # a reply like any other: the rest is to be read
+                        replies.append(error)
+                for reply in replies:
+                    if isinstance(reply, Exception) and not isinstance(reply, redis.exceptions.NoScriptError):
+                        raise reply
+                return replies
+            except BaseException as error:
+                # Also a signal's: a reply that is still on its way must not be read by the next caller. And one that
+                # says "read only" may come from a server that is not the primary any more: the next one looks anew.
+                if connection is not None and not _is_sound_after(error):
+                    connection.disconnect()
+                raise
+            finally:
+                if connection is not None:
+                    over.give_back(connection)
+        except redis.exceptions.RedisError as error:
+            self._explain(error)
+
+    def learn_silence(self) -> None:
+        """Find out whether the server can be told not to answer. A user may lack the right, and a proxy the command.
+
+        Their refusal is an answer too, and would be read by whoever uses the connection next: so it is tried first.
+        """
+        connection = self._connections.make()
+        try:
+            connection.connect()
+            commands = [(b"CLIENT", b"REPLY", b"SKIP"), (b"ECHO", b"not heard"), (b"ECHO", b"heard")]
+            connection.send_packed_command([packed(command) for command in commands], check_health=False)
+            try:
+                self.can_be_silent = connection.read_response(disable_decoding=True) == b"heard"
+            except redis.exceptions.ResponseError:
+                self.can_be_silent = False
+        except redis.exceptions.RedisError as error:
+            self._explain(error)
+        finally:
+            connection.disconnect()
+
+    def tell(self, script: Script, keys: Sequence[Any], args: Sequence[Any]) -> None:
+        """Have the script run; if the server can be told to be silent, wait for no answer.
+
+        With its source, since nobody hears that the server does not know it. The connection stays clean.
+        """
+        command = (b"EVAL", script.source, len(keys), *keys, *args)
+        if not self.can_be_silent:
+            self.execute(*command)
+            return
+        try:
+            connection = self._connections.take()
+            try:
+                silently = packed((b"CLIENT", b"REPLY", b"SKIP"))
+                connection.send_packed_command([silently, packed(command)], check_health=False)
+            except BaseException:
+                connection.disconnect()
+                raise
+            finally:
+                self._connections.give_back(connection)
+        except redis.exceptions.RedisError as error:
+            self._explain(error)
+
+    def _for_renewal(self) -> Connections:
+        # Renewal comes from a thread of its own and never waits for a connection that a body keeps busy. Under gevent
+        # a socket belongs to the hub of the thread that made it, so there each thread has its own.
+        thread = native.get_ident() if native.patched() else 0
+        if thread not in self._renewing:
+            self._renewing[thread] = Connections(self._connections.pool)
+        return self._renewing[thread]
+
+    def _explain(self, error: redis.exceptions.RedisError) -> NoReturn:
+        text = str(error)
+        if isinstance(error, (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError)):
+            raise StoreError(self._name, f"{text}: check the user and the password in the store's URL") from None
+        if isinstance(error, _PASSING) or text.startswith(_PASSING_CODES):
+            raise StoreUnavailableError(self._name, text) from error
+        if "WRONGTYPE" in text or "NOT_OURS" in text:
+            raise StoreError(
+                self._name,
+                "something else than an entry of ours is kept under its key; nothing was changed. "
+                f"Give taskguard a namespace of its own, or remove the foreign keys below {self._namespace!r} ({text})",
+            ) from error
+        raise StoreError(self._name, text) from error
+
+
+class Connections(Forked):
+    """Connections of our own, made as the pool makes them, but not counted among its own.
+
+    A list is all the pool that is needed: the driver's own costs more than a request. `list.pop` and `append` are
+    atomic, so threads share it without a lock.
+    """
+
+    def __init__(self, pool: redis.ConnectionPool) -> None:
+        self.pool = pool
+        self._idle: list[Any] = []
+        watch_forks(self)
+
+    def make(self) -> Any:
+        kwargs = dict(self.pool.connection_kwargs)
+        for name in ("socket_timeout", "socket_connect_timeout"):
+            if kwargs.get(name) is None:
+                kwargs[name] = TIMEOUT  # a server that says nothing must not stop the renewal of all leases
+        # A blind retry of the driver would hide a lost reply from us; the guard asks again knowingly.
+        kwargs["retry"] = Retry(NoBackoff(), 0)
+        return self.pool.connection_class(**kwargs)
+
+    def take(self) -> Any:
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self.make()
+            connection.connect()
+            return connection
+        if _is_over(connection):
+            connection.disconnect()
+            connection.connect()
+        return connection
+
+    def give_back(self, connection: Any) -> None:
+        self._idle.append(connection)
+
+    def after_fork(self) -> None:
+        self._idle = []
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().disconnect()
+
+
+class Lent(Connections):
+    """The connections of a client that somebody else made, and uses too."""
+
+    def take(self) -> Any:
+        # Before redis-py 6 the name of the command had to be given; since then giving it is deprecated.
+        return self.pool.get_connection() if _NAMELESS else self.pool.get_connection("EVALSHA")
+
+    def give_back(self, connection: Any) -> None:
+        self.pool.release(connection)
+
+    def close(self) -> None:
+        """They are not ours to close."""
+
+
+# Not gevent's: theirs wait in the hub, and the driver knows how.
+_Socket, _poll, _READABLE = native.original("socket", "socket"), native.original("select", "poll"), select.POLLIN
+_NAMELESS = int(redis.__version__.split(".")[0]) >= 6
+
+
+def _is_over(connection: Any) -> bool:
+    """Whether the server hung up, or says what nobody asked for, since the last request. Asks nobody."""
+    socket = connection._sock
+    if type(socket) is _Socket:  # what the driver does costs as much as half a request
+        look = _poll()
+        look.register(socket.fileno(), _READABLE)
+        return bool(look.poll(0))
+    try:
+        return bool(connection.can_read(timeout=0))
+    except (redis.exceptions.ConnectionError, OSError):
+        return True
+
+
+def _is_sound_after(error: BaseException) -> bool:
+    return isinstance(error, redis.exceptions.ResponseError) and not isinstance(error, _PASSING)
+
+
+def packed(command: Sequence[Any]) -> bytes:
+    """The command as it goes over the wire, at a third of the driver's price."""
+    words = [word if type(word) is bytes else str(word).encode() for word in command]
+    return b"*%d\r\n%b" % (len(words), b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words]))
