@@ -52,8 +52,9 @@ class Kept:
     """free, done: other owners are kept out until then."""
     requeued_by: str = ""
     """The attempt that last put the job into the queue: it is answered the same again."""
-    deaths: tuple[tuple[str, int], ...] = ()
-    """Owners that lost the key without an end, with their starts: a job that kills its workers is still counted."""
+    deaths: tuple[tuple[str, int, str], ...] = ()
+    """Owners that lost the key without an end, with their starts (a job that kills its workers is still counted) and
+    their payload."""
     how: How | None = None
     outcome: bytes | None = None
 
@@ -166,10 +167,10 @@ class Rules:
         # Seeded by the clock: the entry may be evicted or wiped whole, and tokens still only rise.
         return max(entry.token + 1 if entry else 0, ask.floor + 1, now)
 
-    def deaths_after(self, ask: Claim, entry: Kept, unended: bool) -> tuple[tuple[str, int], ...]:
+    def deaths_after(self, ask: Claim, entry: Kept, unended: bool) -> tuple[tuple[str, int, str], ...]:
         others = [death for death in entry.deaths if death[0] not in (ask.owner, entry.owner)]
         if unended and entry.owner != ask.owner and entry.starts:
-            others.append((entry.owner, entry.starts))
+            others.append((entry.owner, entry.starts, entry.payload))
         return tuple(others[-DEATHS_REMEMBERED:])
 
     def held(self, ask: Claim, entry: Kept, now: int) -> Step[Lease | Held | Completed]:
@@ -379,12 +380,12 @@ def seen(key: str, entry: Kept, now: int) -> Entry:
         payload=entry.payload,
         how=entry.how,
         outcome=entry.outcome,
-        unended=tuple(owner for owner, _ in entry.deaths),
+        unended=tuple((owner, payload) for owner, _, payload in entry.deaths),
     )
 
 
 def _starts_of(owner: str, entry: Kept | None) -> int:
-    return dict(entry.deaths).get(owner, 0) if entry else 0
+    return next((starts for name, starts, _ in entry.deaths if name == owner), 0) if entry else 0
 
 
 def _lease(key: str, entry: Kept) -> Lease:

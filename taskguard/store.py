@@ -142,8 +142,9 @@ class Entry:
     payload: str = ""
     how: How | None = None
     outcome: bytes | None = None
-    unended: tuple[str, ...] = ()
-    """Owners that had begun and lost the key to others, the last few of them. One that claims it again is none."""
+    unended: tuple[tuple[str, str], ...] = ()
+    """Owners that had begun and lost the key to others, the last few of them, each with the payload of its claim. One
+    that claims the key again is none any more."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import cache, partial
 from typing import Any
@@ -47,6 +47,7 @@ class Guarded(Scheduler):  # type: ignore[misc]
         self.lock_key = None
         self._lines: dict[str, tuple[Facts, ScheduledEntry]] = {}
         self._complaints: dict[str, tuple[str, float]] = {}
+        self._once: dict[str, tuple[Any, ScheduledEntry]] = {}
         if not lazy:
             self.taskguard = self._new_keeper(workers_know)
 
@@ -76,6 +77,9 @@ class Guarded(Scheduler):  # type: ignore[misc]
                 if entry is not None:
                     entries[theirs.name] = entry
                     pauses.append(self._look(theirs, entry))
+            for theirs, entry in self._once_and_gone(entries):
+                entries[theirs.name] = entry
+                pauses.append(self._look(theirs, entry))
         except StoreError as error:  # one that does not answer is not asked about each of a hundred entries
             self._complain(_STORE, f"slots wait for the store: {error}", logging.WARNING)
             return TRY_AGAIN
@@ -85,6 +89,15 @@ class Guarded(Scheduler):  # type: ignore[misc]
         self._lines = {name: line for name, line in self._lines.items() if name in entries}
         self.taskguard.forget_all_but(list(entries.values()))
         return max(0.0, min(pauses))
+
+    def _once_and_gone(self, entries: Mapping[str, ScheduledEntry]) -> list[tuple[Any, ScheduledEntry]]:
+        """Entries that have run once, and so are not in the list any more: their message may be lost all the same."""
+        self._once = {
+            name: (theirs, entry)
+            for name, (theirs, entry) in self._once.items()
+            if name in entries or self.taskguard.watches(entry)
+        }
+        return [found for name, found in self._once.items() if name not in entries]
 
     def taskguard_entries(self) -> Iterable[Any]:
         """Every entry there is, due or not."""
@@ -106,6 +119,8 @@ class Guarded(Scheduler):  # type: ignore[misc]
 
     def _look(self, theirs: Any, entry: ScheduledEntry) -> float:
         try:
+            if entry.is_once and entry.enabled:
+                self._once[entry.name] = theirs, entry
             pause = self.taskguard.look(entry, partial(self._publish, theirs))
             self._complaints.pop(entry.name, None)
             return pause

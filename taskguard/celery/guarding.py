@@ -24,6 +24,7 @@ from taskguard.keys import KeyMaker
 from taskguard.marks import Marks
 from taskguard.places import place_of, run_of
 from taskguard.policy import DEFAULT_KEEP, Policy
+from taskguard.schedule import Note
 from taskguard.signatures import signature_of
 from taskguard.store import Entry, Store
 
@@ -106,6 +107,10 @@ class Guarding:
     def keep_for(self) -> float:
         """How long an end is remembered where a task does not say: longer than any message can come back."""
         return max(DEFAULT_KEEP, 2 * visibility_timeout(self.app))
+
+    def keep_of(self, slot: Note) -> float:
+        """The same for how a slot ended: schedulers may have published it again long before its message comes back."""
+        return max(slot.keep_for, self.keep_for)
 
     @cached_property
     def longest_delay(self) -> float:

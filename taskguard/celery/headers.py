@@ -58,7 +58,7 @@ class Headers(NamedTuple):
     @classmethod
     def of(cls, headers: Mapping[str, Any] | None, task_id: str | None) -> Headers:
         """Those of the job *task_id*; of a call that has none yet, at most the caller's own idempotency key."""
-        if not headers:
+        if not headers or not isinstance(headers, Mapping):  # a caller may send one that is called "headers"
             return _NONE
         if not task_id or headers.get(PREFIX + "id") != task_id:
             own = "" if headers.get(PREFIX + "id") else headers.get(IDEMPOTENCY_KEY) or ""

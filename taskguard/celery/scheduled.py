@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from datetime import datetime, timezone
 from functools import cached_property
@@ -22,7 +22,7 @@ from celery.signals import worker_init
 from celery.utils.imports import symbol_by_name
 from celery.utils.time import maybe_make_aware
 
-from taskguard.celery.guarding import guarding_of
+from taskguard.celery.guarding import Guarding, guarding_of
 from taskguard.celery.headers import ATTEMPT, SLOT, Headers
 from taskguard.celery.inprocess import BodyInThisProcess
 from taskguard.celery.message import Message
@@ -45,7 +45,7 @@ def note_of(request: Any) -> Note | None:
     """The slot that a delivery is for."""
     if request.called_directly or request.id is None or request.is_eager or is_off():
         return None
-    if not (request.headers or {}).get(SLOT):
+    if not isinstance(request.headers, Mapping) or not request.headers.get(SLOT):
         return None  # as most are: what else the message says is not read for it
     return Note.of(Headers.of(request.headers, str(request.id)).slot)
 
@@ -65,12 +65,13 @@ class SlotRun:
         self._policy = Policy.of(
             lease=policy.lease,
             max_starts=policy.max_starts,
-            keep_for=max(note.keep_for, policy.lease),
+            keep_for=max(self._guarding.keep_of(note), policy.lease),
             on_lost="continue" if own_key and note.overlap != "cancel_other" else policy.on_lost,
         )
         attempt = getattr(task.request, ATTEMPT, "") or new_attempt()
-        # A run whose end may not be told is not taken for dead: it would run again.
-        kept = bool(task.acks_late) and self._guarding.settings.patience_at_the_end > 0
+        # A run whose end may not be told is not taken for dead: it would run again. And of a retry schedulers do not
+        # have the message.
+        kept = bool(task.acks_late) and self._guarding.settings.patience_at_the_end > 0 and not task.request.retries
         self._claim = claim_of(note, self._id, self._policy.lease, attempt, kept=kept)
 
     def __call__(self, body: Callable[[], Any], free_own_key: Callable[[], None] | None = None) -> Any:
@@ -152,7 +153,7 @@ class SlotRun:
                 value = body()
         except (Retry, Ignore, Reject) as way_out:
             how: How = "rejected" if isinstance(way_out, Reject) else "ignored"
-            self._end(work, how, way_out if _goes_on(way_out) else None)
+            self._end(work, how, way_out if self._goes_on(way_out) else None)
             raise
         except Exception as error:
             if work.is_own_loss(error):
@@ -175,7 +176,7 @@ class SlotRun:
             else:
                 work.release(how)
         except StoreError as error:  # the lease runs out by itself
-            _logger.warning("the end of %s[%s] is not told to its schedule: %s", self._task.name, self._id, error)
+            self._warn(error)
 
     def _beside(self, body: Callable[[], Any]) -> Any:
         """Its own key says what to do; the run of the slot is another delivery's, or over."""
@@ -183,21 +184,29 @@ class SlotRun:
         try:
             return body()
         except (Retry, Ignore, Reject) as way_out:
-            how = "released" if _goes_on(way_out) else "ignored"
+            how = "released" if self._goes_on(way_out) else "ignored"
             raise
         except Exception:
             how = "failed"
             raise
         finally:
             if how != "released":
-                leave_end(self._guard.store, self._note, self._id, how)
+                self._leave_end(how)
 
+    def _leave_end(self, how: How) -> None:
+        try:
+            leave_end(self._guarding, self._note, self._id, how, new_attempt())
+        except StoreError as error:
+            self._warn(error)
 
-def _goes_on(way_out: BaseException) -> bool:
-    """Whether the job will come again under its own id."""
-    if isinstance(way_out, Reject):
-        return bool(way_out.requeue)
-    return isinstance(way_out, Retry) or str(way_out).startswith("put back")
+    def _warn(self, error: StoreError) -> None:
+        _logger.warning("the end of %s[%s] is not told to its schedule: %s", self._task.name, self._id, error)
+
+    def _goes_on(self, way_out: BaseException) -> bool:
+        """Whether the job will come again under its own id."""
+        if isinstance(way_out, Reject):
+            return bool(way_out.requeue and self._task.acks_late)  # else the broker has no message to put back
+        return isinstance(way_out, Retry) or str(way_out).startswith("put back")
 
 
 def _delay_of(way_out: BaseException) -> float:
@@ -209,13 +218,10 @@ def _delay_of(way_out: BaseException) -> float:
     return float(when) if isinstance(when, (int, float)) else 0.0
 
 
-def leave_end(store: Any, note: Note, owner: str, how: How, attempt: str = "") -> None:
+def leave_end(guarding: Guarding, note: Note, owner: str, how: How, attempt: str) -> None:
     """The job has ended, whoever holds the run of its slot."""
-    claimant = Claimant(note.run, owner, attempt or new_attempt())
-    try:
-        store.release(claimant, Ending(how=how, keep_for=note.keep_for), anyway=True)
-    except StoreError as error:
-        _logger.warning("the end of %s is not told to its schedule: %s", owner, error)
+    ending = Ending(how=how, keep_for=guarding.keep_of(note))
+    guarding.calls.store.release(Claimant(note.run, owner, attempt), ending, anyway=True)
 
 
 # -- plain tasks ---------------------------------------------------------------------------------------------------

@@ -6,32 +6,33 @@ that Celery has given up (killed for its time limit, say) from one whose whole w
 
 from __future__ import annotations
 
+from typing import Any
+
 from taskguard.celery.guarding import Guarding, guarding_of, is_installed
-from taskguard.celery.settling import SettlingRequest, in_front_of
+from taskguard.celery.headers import SLOT, Headers
+from taskguard.celery.settling import Settlement, headers_in, in_front_of
+from taskguard.schedule import Note
 from taskguard.store import Claimant, Ending, How
 
 
-class ScheduledRequest(SettlingRequest):
-    def _is_watched(self) -> bool:
-        return is_installed(self.task.app) and self._note() is not None
+class ScheduledSettlement(Settlement):
+    def __init__(self, request: Any, slot: Note) -> None:
+        super().__init__(request)
+        self._slot = slot
 
     @property
-    def _guarding(self) -> Guarding:
-        return guarding_of(self.task.app)
+    def guarding(self) -> Guarding:
+        return guarding_of(self._request.task.app)
 
-    def _end(self, how: How, error: BaseException | None, anyway: bool) -> bool:
-        note = self._note()
-        assert note is not None
-        ending = Ending(how=how, keep_for=note.keep_for)
-        return self._guarding.calls.store.release(
-            Claimant(note.run, self.id, self._attempt), ending, anyway=anyway or how == "revoked"
-        )
+    def end(self, how: How, error: BaseException | None, anyway: bool) -> bool:
+        ending = Ending(how=how, keep_for=self.guarding.keep_of(self._slot))
+        claimant = Claimant(self._slot.run, self.id, self.attempt)
+        return self.guarding.calls.store.release(claimant, ending, anyway=anyway or how == "revoked")
 
-    def _put_into_queue(self, keep_starts: bool) -> bool:
-        note, settings = self._note(), self._guarding.settings
-        assert note is not None
-        return self._guarding.calls.store.requeue(
-            Claimant(note.run, self.id, self._attempt),
+    def put_into_queue(self, keep_starts: bool) -> bool:
+        settings = self.guarding.settings
+        return self.guarding.calls.store.requeue(
+            Claimant(self._slot.run, self.id, self.attempt),
             settings.queued_for,
             copy_for=settings.republish_after,
             keep_starts=keep_starts,
@@ -39,4 +40,12 @@ class ScheduledRequest(SettlingRequest):
 
 
 def scheduled_request(base: type) -> type:
-    return in_front_of(base, ScheduledRequest)
+    return in_front_of(base, _settlement)
+
+
+def _settlement(request: Any) -> Settlement | None:
+    headers = headers_in(request)
+    if not headers.get(SLOT) or not is_installed(request.task.app):
+        return None  # as most are
+    slot = Note.of(Headers.of(headers, request.id).slot)
+    return None if slot is None else ScheduledSettlement(request, slot)

@@ -46,6 +46,8 @@ class GuardedTask(Task):  # type: ignore[misc]
     track_started = False
     """Celery would say STARTED before the claim; the guard does it after."""
     taskguard_track_started: bool | None = None
+    taskguard_request: Any = None
+    """The request class that was chosen for the task; the guard's comes in front of it."""
     taskguard_policy: Policy
 
     @classmethod
@@ -61,13 +63,15 @@ class GuardedTask(Task):  # type: ignore[misc]
 
     @functools.cached_property
     def Request(self) -> type:  # noqa: N802 - Celery's name
-        from taskguard.celery.request import guarded_request  # the worker's own code: a publisher does not need it
+        from taskguard.celery.guarded_request import (
+            guarded_request,  # the worker's own code: a publisher does not need it
+        )
 
         # Celery asks for this when the worker starts: an app without a store is told so now, and what the parent will
         # need is there before it needs it.
         if not is_off():
             self.taskguard.guarding.guard  # noqa: B018
-        return guarded_request(symbol_by_name(super().Request))
+        return guarded_request(symbol_by_name(self.taskguard_request or super().Request))
 
     @functools.cached_property
     def taskguard_tracks_start(self) -> bool:
@@ -337,8 +341,9 @@ def _split(options: Mapping[str, Any]) -> tuple[Policy, dict[str, Any]]:
         near = difflib.get_close_matches(name, POLICY_OPTIONS, 1, cutoff=0.75)
         if near and not hasattr(Task, name):
             raise ConfigurationError(f"there is no option {name} (did you mean {near[0]}?)")
-    if "track_started" in theirs:
-        theirs["taskguard_track_started"] = theirs.pop("track_started")
+    for name, ours in (("track_started", "taskguard_track_started"), ("Request", "taskguard_request")):
+        if name in theirs:
+            theirs[ours] = theirs.pop(name)
     return checked({name: value for name, value in options.items() if name in POLICY_OPTIONS}), theirs
 
 

@@ -20,7 +20,7 @@ from taskguard.schedule.entry import RUNS, Note, ScheduledEntry, Slot
 from taskguard.schedule.mark import NO_TIME, Marks
 from taskguard.schedule.payload import write
 from taskguard.schedule.publishing import CLAIM
-from taskguard.store import Claim, Claimant, Completed, Ending, Held, Store
+from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Held, Store
 
 Found = Literal["done", "in progress", "not remembered", "not done"]
 
@@ -99,8 +99,11 @@ class Backfill:
         if isinstance(found, Held) and found.owner == slot.job_id:
             return False
         if not isinstance(found, Completed):
+            run = self.store.get(slot.run_key)
+            # Of one that died: should its worker only have slept, it loses its lease.
+            attempt = run.attempt if run is not None and self._owns_dead(slot, run) else ""
             ending = Ending(how="revoked", keep_for=slot.keep_for)
-            self.store.release(Claimant(slot.run_key, slot.job_id, new_attempt()), ending, anyway=True)
+            self.store.release(Claimant(slot.run_key, slot.job_id, attempt or new_attempt()), ending, anyway=True)
         run = self.store.get(slot.run_key)
         return run is None or run.owner != slot.job_id or run.state != "running" or run.remaining <= 0
 
@@ -114,11 +117,21 @@ class Backfill:
         raise AssertionError("numbers never end")
 
     def _probe(self, slot: Slot) -> Held | Completed | None:
+        if self._has_died(slot):
+            return None  # what is claimed and released is forgotten, and schedulers may be about to bring it back
         answer = self.store.claim(self._claim(slot, NO_TIME))
         if isinstance(answer, (Held, Completed)):
             return answer
         self.store.release(answer, Ending(keep_for=slot.keep_for))
         return None
+
+    def _has_died(self, slot: Slot) -> bool:
+        run = self.store.get(slot.run_key)
+        return run is not None and (self._owns_dead(slot, run) or slot.job_id in dict(run.unended))
+
+    def _owns_dead(self, slot: Slot, run: Entry) -> bool:
+        lapsed = run.state in ("queued", "running") and run.starts > 0 and run.remaining <= 0
+        return lapsed and run.owner == slot.job_id
 
     def _claim(self, slot: Slot, lease: float) -> Claim:
         return Claim(

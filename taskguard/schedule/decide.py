@@ -76,13 +76,18 @@ def decide(entry: ScheduledEntry, settled: int, now: int, run: Entry | None, wat
             return Decision(own, published=True)
     if run is not None and run.state in ("queued", "running") and run.remaining > 0:
         return _beside(entry, slots, run)
-    if run is not None and has_run_out(run) and entry.timing.overlap == "cancel_other":
-        return Decision(slots[-1], cancel=True)  # its message may come again: then it is not to run beside the next
+    if run is not None and entry.timing.overlap == "cancel_other" and _died(run):
+        return Decision(slots[-1], cancel=True)  # its message may come again: then it is not to run after the next
     buffered = _buffered(entry, slots, run, now)
     if buffered:
         fire = buffered[-1] if entry.timing.overlap == "buffer_one" else buffered[0]
         return Decision(fire, fire, skipped=True, told=("slot_buffered",))
     return _free(entry, slots, now, watch)
+
+
+def _died(run: Entry) -> bool:
+    """Whether its worker did; a scheduler may have had it in hand since, and died too."""
+    return has_run_out(run) or (run.state == "queued" and run.starts > 0 and run.copies == 0)
 
 
 def _was_published(run: Entry) -> bool:
@@ -108,7 +113,7 @@ def _beside(entry: ScheduledEntry, slots: list[int], run: Entry) -> Decision:
 
 def _buffered(entry: ScheduledEntry, slots: list[int], run: Entry | None, now: int) -> list[int]:
     """Those that came while the last run lasted and were left open for its end."""
-    last = None if run is None or not _was_published(run) else slot_in(run)
+    last = None if run is None or not _was_published(run) else slot_in(run.payload)
     if run is None or last is None:
         return []
     if entry.timing.overlap not in ("buffer_one", "buffer_all"):

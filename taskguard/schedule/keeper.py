@@ -97,6 +97,11 @@ class Timekeeper:
             del self._memories[label]
         self._started = True
 
+    def watches(self, entry: ScheduledEntry) -> bool:
+        """Whether a run of it is published and not known to have ended."""
+        memory = self._memories.get(entry.label)
+        return memory is not None and bool(memory.unfinished.looks)
+
     def look(self, entry: ScheduledEntry, publish: Publish) -> float:
         """Settle what is due of the entry; answers in how many seconds it must be looked at again.
 

@@ -9,12 +9,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from taskguard.events import Kind
 from taskguard.guard import new_attempt
+from taskguard.outages import has_run_out
 from taskguard.schedule import payload
 from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.entry import ScheduledEntry, Slot
@@ -23,20 +24,9 @@ from taskguard.schedule.publishing import CLAIM, Publish, Publishing
 from taskguard.schedule.running import claim_of, gives_up
 from taskguard.store import Claim, Ending, Entry, Held, Lease, Store
 
-MOST_LOOKED_THROUGH = 3000
-"""Slots among which those are found that a run has overtaken."""
-
 
 class Tell(Protocol):
     def __call__(self, kind: Kind, slot: Slot, *, by: Entry | Held | None = None, detail: str = "") -> None: ...
-
-
-@dataclass
-class _Overtaken:
-    slot: Slot | None
-    """None when there is nothing to be done for it any more."""
-    since: int
-    """When this process saw it first."""
 
 
 @dataclass
@@ -45,8 +35,8 @@ class Unfinished:
 
     looks: dict[str, int] = field(default_factory=dict)
     """The entries of its runs in the store, and when to look at them."""
-    overtaken: dict[str, _Overtaken] = field(default_factory=dict)
-    """Jobs that lost their entry to a later slot."""
+    overtaken: dict[str, int | None] = field(default_factory=dict)
+    """Jobs that lost their entry to a later slot: when that was first seen here; None when they are done with."""
 
     def watch(self, slot: Slot, at: int) -> None:
         self.looks.setdefault(slot.run_key, at)
@@ -90,14 +80,14 @@ class Lookout:
         elif run.state == "queued" and run.starts:  # it died, and a scheduler has it in hand, or died with it
             if run.remaining > 0:
                 return [CLAIM]
-            self._publish_again(slot, publish, now)
+            return self._publish_again(slot, run.since, publish, now)
         elif run.state == "running" and run.remaining <= 0:
-            if not payload.is_kept(run):
+            if not payload.is_kept(run.payload):
                 return []
             left = patience + run.remaining
             if left > 0 or self._may_live():
                 return [max(left, CLAIM)]
-            self._publish_again(slot, publish, now)
+            return self._publish_again(slot, run.since, publish, now)
         elif run.state != "running":
             return []
         return [patience]
@@ -119,15 +109,25 @@ class Lookout:
             self._publishing.once_more(slot, answer, publish)
             self._tell("slot_republished", slot)
 
-    def _publish_again(self, slot: Slot, publish: Publish, now: int) -> bool | Held:
-        """As `Publishing.again`; a message that its queue would have dropped by now is not made up for."""
-        expires = slot.entry.expires_after
-        if expires is not None and now - slot.at > expires * MICROS:
-            return False
+    def _publish_again(self, slot: Slot, since: float, publish: Publish, now: int) -> list[float]:
+        """Publish a run that had begun, the last time at *since*, and died. In how many seconds to look at it again."""
+        patience = self._publishing.lost_after(slot.entry)
+        if not slot.entry.enabled:
+            return []  # perhaps because of what it does to workers
+        if self._has_expired(slot, since, now):
+            return []
         done = self._publishing.again(slot, publish)
         if done is True:
             self._tell("slot_republished", slot, detail="its worker died, and its message did not come again")
-        return done
+        return [] if done is False else [patience]
+
+    def _has_expired(self, slot: Slot, since: float, now: int) -> bool:
+        """Whether its queue would have dropped its message by now."""
+        expires = slot.entry.expires_after
+        if expires is None or now / MICROS - since <= expires:
+            return False
+        self._tell("slot_missed", slot, detail="its worker died, and its message has expired")
+        return True
 
     # -- overtaken -------------------------------------------------------------------------------------------------
 
@@ -135,45 +135,35 @@ class Lookout:
         self, entry: ScheduledEntry, unfinished: Unfinished, run: Entry, now: int, publish: Publish
     ) -> bool:
         """Whether there is one that has not ended yet."""
-        if entry.timing.overlap == "cancel_other":
-            return False  # the later one was to end them
-        if not payload.is_kept(run):
-            return run.state == "queued"  # when it has begun it says so: all are of one task
-        if run.state == "running" and (run.remaining <= 0 or self._may_live()):
-            return True  # first comes its own turn
-        known = self._note_overtaken(entry, unfinished, run.unended, now)
-        patience = round(self._publishing.lost_after(entry) * MICROS)
-        for found in known.values():
-            if found.slot is not None and now - found.since >= patience and self._is_over(found.slot, publish, now):
-                found.slot = None
-        return any(found.slot is not None for found in known.values())
-
-    def _note_overtaken(
-        self, entry: ScheduledEntry, unfinished: Unfinished, jobs: Iterable[str], now: int
-    ) -> dict[str, _Overtaken]:
+        if entry.timing.overlap == "cancel_other" or not entry.enabled:
+            return False  # the later one was to end them; or nothing is to run
         known = unfinished.overtaken
-        new = set(jobs).difference(known)
-        slots = self._slots_named(entry, new, now) if new else {}
-        unfinished.overtaken = {job: known.get(job) or _Overtaken(slots.get(job), now) for job in jobs}
-        return unfinished.overtaken
+        known = unfinished.overtaken = {job: known.get(job, now) for job, _ in run.unended}
+        patience = self._publishing.lost_after(entry) * MICROS
+        for job, says in run.unended:
+            since, slot = known[job], self._slot_to_bring_back(entry, run.key, job, says, now)
+            if slot is None:
+                known[job] = None
+            elif has_run_out(run) or self._may_live():
+                break  # first comes the turn of the run that died last
+            elif since is not None and now - since >= patience and self._is_over(slot, publish, now):
+                known[job] = None
+        return any(since is not None for since in known.values())
 
-    def _slots_named(self, entry: ScheduledEntry, jobs: set[str], now: int) -> dict[str, Slot]:
-        """Not those that may have ended so long ago that it is forgotten."""
-        longest = entry.keep_slots_for(now)
-        found: dict[str, Slot] = {}
-        at = entry.schedule.until(now)
-        for _ in range(MOST_LOOKED_THROUGH):
-            if at is None or now - at > longest * MICROS or len(found) == len(jobs):
-                break
-            slot = entry.slot(at)
-            if slot.job_id in jobs:
-                found[slot.job_id] = slot
-            at = entry.schedule.until(at - 1)
-        return found
+    def _slot_to_bring_back(self, entry: ScheduledEntry, key: str, job: str, says: str, now: int) -> Slot | None:
+        """None also for one that may have ended so long ago that it is forgotten."""
+        at = payload.slot_in(says)
+        if at is None or not payload.is_kept(says) or now - at > entry.keep_slots_for(now) * MICROS:
+            return None
+        return _slot_at(entry, at, job, key)
 
     def _is_over(self, slot: Slot, publish: Publish, now: int) -> bool:
         """Publish it again, if its turn has come. Whether there is nothing left to be done for it."""
-        found = self._publish_again(slot, publish, now)
+        if self._has_expired(slot, slot.at / MICROS, now):
+            return True
+        found = self._publishing.again(slot, publish)
+        if found is True:
+            self._tell("slot_republished", slot, detail="its worker died, and later slots have run since")
         if not isinstance(found, Held):
             return True  # it has ended, or has the entry of the run again, where it is watched
         note = slot.note()
@@ -185,8 +175,11 @@ class Lookout:
 
 def slot_of(entry: ScheduledEntry, run: Entry) -> Slot | None:
     """The slot that a run is for, if it is one of this entry as it is now."""
-    at = payload.slot_in(run)
-    if at is None:
-        return None
+    at = payload.slot_in(run.payload)
+    return None if at is None else _slot_at(entry, at, run.owner, run.key)
+
+
+def _slot_at(entry: ScheduledEntry, at: int, job: str, key: str) -> Slot | None:
+    # Another key: `overlap` was changed meanwhile, and the worker knows it by the one in its message.
     slot = entry.slot(at)
-    return slot if slot.job_id == run.owner else None
+    return slot if slot.job_id == job and slot.run_key == key else None

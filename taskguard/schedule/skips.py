@@ -15,7 +15,7 @@ _MOST = 10_000
 
 def skipped_in_a_row(entry: ScheduledEntry, run: Entry, before: int, up_to: int) -> int:
     """How many slots this run has kept from running, if that is worth a warning now; else 0."""
-    begun = slot_in(run)
+    begun = slot_in(run.payload)
     if begun is None:
         return 0
     earlier = sum(1 for _ in islice(entry.boundaries(begun, before), _MOST))

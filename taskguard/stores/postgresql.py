@@ -219,7 +219,7 @@ class PostgresStore(Forked):
     def _look(self, which: str, key: str) -> list[Entry]:
         rows = self._ask(
             "SELECT key, state, owner, attempt, token, since, until - now AS remaining, starts, copies, payload, how,"
-            " outcome, ARRAY(SELECT death ->> 0 FROM jsonb_array_elements(deaths) AS died (death)) AS unended"
+            " outcome, deaths"
             f' FROM "{self._schema}".entry, "{self._schema}".now_1() AS now'
             f" WHERE namespace = %(namespace)s AND {which} AND gone_at > now ORDER BY key LIMIT {SCAN_PAGE}",
             {"namespace": self._namespace, "key": key},
@@ -402,8 +402,9 @@ def _server(url: str) -> dict[str, Any]:
 
 
 def _entry(row: Any) -> Entry:
-    seen = {"since": row.since / MICROS, "remaining": row.remaining / MICROS, "unended": tuple(row.unended)}
-    return Entry(**row._asdict() | seen)
+    facts = row._asdict()
+    unended = tuple((owner, payload) for owner, _, payload in facts.pop("deaths"))
+    return Entry(**facts | {"since": row.since / MICROS, "remaining": row.remaining / MICROS, "unended": unended})
 
 
 def _answer(key: str, row: Any) -> Lease | Held | Completed:

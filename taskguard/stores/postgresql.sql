@@ -41,7 +41,7 @@ CREATE TABLE IF NOT EXISTS taskguard.entry (
     copy_until  bigint  NOT NULL DEFAULT 0,         -- nobody else need publish until then; 0: nobody is known to have
     held_until  bigint  NOT NULL DEFAULT 0,         -- free, done: other owners are kept out until then
     requeued_by text    NOT NULL DEFAULT '',        -- the attempt that last put the job into the queue
-    deaths      jsonb   NOT NULL DEFAULT '[]',      -- [["owner", starts], ...]: who lost the key without an end
+    deaths      jsonb   NOT NULL DEFAULT '[]',      -- [["owner", starts, "payload"], ...]: who lost the key without an end
     how         text,
     outcome     bytea,
     gone_at     bigint  NOT NULL GENERATED ALWAYS AS
@@ -281,7 +281,7 @@ BEGIN
         FROM jsonb_array_elements(e.deaths) WITH ORDINALITY AS died (death, place)
         WHERE death ->> 0 NOT IN (_owner, e.owner);
     IF unended AND NOT mine AND e.starts > 0 THEN
-        others := others || jsonb_build_array(jsonb_build_array(e.owner, e.starts));
+        others := others || jsonb_build_array(jsonb_build_array(e.owner, e.starts, e.payload));
     END IF;
     WHILE jsonb_array_length(others) > 8 LOOP                                       -- DEATHS_REMEMBERED
         others := others - 0;

@@ -267,7 +267,7 @@ def _entry(key: str, reply: Any) -> Entry:
         payload=payload.decode(),
         how=how.decode() if how else None,
         outcome=outcome,
-        unended=tuple(name.decode() for name in unended),
+        unended=tuple((owner.decode(), payload.decode()) for owner, payload in unended),
     )
 
 

@@ -382,7 +382,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 def _kept(row: Sequence[Any]) -> Kept:
     values = list(row)
     values[8] = bool(values[8])
-    values[15] = tuple((owner, starts) for owner, starts in json.loads(values[15]))
+    values[15] = tuple(tuple(death) for death in json.loads(values[15]))
     return Kept(*values)
 
 

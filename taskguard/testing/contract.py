@@ -725,17 +725,17 @@ class StoreContract:
 
     def test_promise_6_an_entry_names_who_had_begun_and_not_ended(self, store: Store, elapse: Elapse) -> None:
         for owner, state in (("alice", "running"), ("bob", "running"), ("carol", "queued"), ("dave", "running")):
-            claimed(store, owner, state=state, lease=0.001)
+            claimed(store, owner, state=state, lease=0.001, payload=f"{owner}'s")
             elapse(0.05)
 
         dave = store.get("key")
-        assert dave is not None and dave.unended == ("alice", "bob")
+        assert dave is not None and dave.unended == (("alice", "alice's"), ("bob", "bob's"))
         [seen] = store.scan("key")
         assert seen.unended == dave.unended
 
         store.complete(claimed(store, "alice"), succeeded())
         alice = store.get("key")
-        assert alice is not None and alice.unended == ("bob", "dave")
+        assert alice is not None and alice.unended == (("bob", "bob's"), ("dave", "dave's"))
 
     def test_promise_6_only_a_queued_entry_can_be_replaced(self, store: Store) -> None:
         claimed(store, "alice", "queued", state="queued")

@@ -314,7 +314,7 @@ class StartsAreNotCarriedOver(Rules):
 
 
 class DeathsAreForgotten(Rules):
-    def deaths_after(self, ask: Claim, entry: Kept, unended: bool) -> tuple[tuple[str, int], ...]:
+    def deaths_after(self, ask: Claim, entry: Kept, unended: bool) -> tuple[tuple[str, int, str], ...]:
         return ()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import redis
 
 from taskguard.rq.cron import GuardedCronScheduler
-from taskguard.schedule import Timekeeper
+from taskguard.schedule.publishing import Publishing
 from tests.rq.scene import CONFIG
 
 
@@ -21,7 +21,7 @@ def _die(*_: Any) -> Any:
 def main() -> None:
     point, url = sys.argv[1:]
     scheduler = GuardedCronScheduler(redis.Redis.from_url(url), republish_after=2)
-    keeper: Any = Timekeeper
+    publishing: Any = Publishing
     publish = scheduler.publisher.publish
 
     def publish_and_die(*facts: Any) -> None:
@@ -33,13 +33,13 @@ def main() -> None:
     elif point == "after it published":
         scheduler.publisher.publish = publish_and_die  # type: ignore[method-assign]
     elif point == "before it moves the mark":
-        said = keeper._say_published
+        said = publishing._say_published
 
         def say_and_die(*facts: Any) -> None:
             said(*facts)
             _die()
 
-        keeper._say_published = say_and_die
+        publishing._say_published = say_and_die
     scheduler.load_config_from_file(CONFIG)
     scheduler.start()
 

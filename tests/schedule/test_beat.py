@@ -20,8 +20,9 @@ from taskguard.celery import install
 from taskguard.celery.beat import Guarded, GuardedScheduler, guarded
 from taskguard.celery.headers import Headers
 from taskguard.celery.timetable import schedule_of
-from taskguard.schedule import Interval, Note
+from taskguard.schedule import Interval, Note, claim_of
 from taskguard.schedule.boundaries import MICROS, micros, moment_of
+from taskguard.store import Ending
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing.clock import FakeClock
 from tests.django_project import configure, migrate
@@ -380,6 +381,25 @@ def test_a_one_off_entry_of_django_runs_once_and_is_disabled(periodic: Callable[
 
     assert hall.slots() == [("a", 10)]
     assert not model.enabled
+
+
+def test_the_message_of_a_one_off_entry_of_django_may_be_lost(periodic: Callable[..., Any]):
+    """It is disabled by then, and so not in the list of entries any more."""
+    periodic("a", one_off=True)
+    hall = Hall(of_database, taskguard_republish_after=5)
+    hall.beat(), hall.beat()
+    hall.pass_time(12)
+    assert hall.slots() == [("a", 10)]
+    hall.pass_time(8)
+    [found] = hall.messages()
+    note = Note.of(Headers.of(found.headers, found.headers["id"]).slot)
+    assert note is not None and note.at == START.timestamp() + 10
+    lease = hall.store.claim(claim_of(note, found.headers["id"], 30))
+    hall.store.complete(lease, Ending(how="succeeded", keep_for=60))
+    hall.pass_time(20)
+
+    assert hall.slots() == []
+    assert [beat._once for beat in hall.beats] == [{}, {}]
 
 
 def test_start_and_end_of_an_entry_of_django(periodic: Callable[..., Any]):

@@ -135,10 +135,10 @@ def test_a_lost_message_must_be_looked_for():
     assert outcome is not None and "lost" in outcome.problem
 
 
-class LeavesTheDead(Lookout):
+class LeavesTheDead(Publishing):
     """Takes a run that has begun for one that will end."""
 
-    def _publish_again(self, *args: Any) -> bool:
+    def again(self, *args: Any) -> bool:
         return False
 
 

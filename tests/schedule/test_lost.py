@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from taskguard.errors import StoreUnavailableError
-from taskguard.schedule import Slot, Timekeeper
+from taskguard.schedule import Interval, Slot, Timekeeper, Timing
+from taskguard.schedule.backfill import Backfill
 from taskguard.store import Claimant, Completed, Ending, Lease
-from tests.schedule.bench import Bench, every
+from tests.schedule.bench import Bench, changed, every
 
 REDELIVERED = 5.0
 
@@ -118,12 +119,48 @@ def test_a_run_that_was_acknowledged_before_it_began_is_gone_with_its_worker(ben
 
 
 def test_a_dead_run_is_not_made_up_for_once_its_message_would_have_expired(bench: Bench):
-    entry = every(100, expires_after=20)
+    entry = every(900, expires_after=20)
     [keeper] = dead(bench, entry)
     for _ in range(10):
         look(bench, entry, keeper, after=9)
 
-    assert bench.seconds() == [100]
+    assert bench.seconds() == [900]
+    assert bench.kinds() == ["slot_missed"]
+
+
+def test_a_message_expires_by_when_it_was_published_not_by_its_slot(bench: Bench):
+    entry = every(900, expires_after=200)
+    look(bench, entry, bench.keeper())
+    bench.clock.advance(900 + 300)  # nobody is there
+    keeper = bench.keeper(republish_after=REDELIVERED)
+    look(bench, entry, keeper)
+    assert isinstance(bench.start(), Lease)
+    for _ in range(4):
+        look(bench, entry, keeper, after=9)
+
+    assert bench.seconds() == [900, 900]
+
+
+def test_a_disabled_entry_brings_nothing_back(bench: Bench):
+    entry = every(900)
+    [keeper] = dead(bench, entry)
+    for _ in range(20):
+        look(bench, changed(entry, enabled=False), keeper, after=3)
+
+    assert bench.seconds() == [900]
+
+
+@pytest.mark.parametrize(("before", "after"), [("skip", "allow_all"), ("allow_all", "skip")])
+def test_a_dead_run_is_not_published_under_another_entry_of_the_store(bench: Bench, before: Any, after: Any):
+    """Its own message, if it comes after all, would not know of that one."""
+    entry = every(900, overlap=before)
+    [keeper] = dead(bench, entry)
+    for _ in range(20):
+        look(bench, changed(entry, timing=Timing(overlap=after)), keeper, after=3)
+    bench.queue.append(bench.published[0])
+    bench.work()
+
+    assert len(bench.ran) == 1
 
 
 def test_a_broker_that_refuses_a_dead_run_is_asked_again(bench: Bench):
@@ -259,7 +296,7 @@ def test_a_run_that_was_overtaken_and_then_revoked_is_left_alone(bench: Bench):
     for _ in range(20):
         look(bench, entry, keeper, after=1)
 
-    assert bench.store.get(first.run_key).unended == (first.job_id,)
+    assert bench.store.get(first.run_key).unended == ((first.job_id, f"{first.at}+"),)
     assert bench.seconds() == [30, 60]
 
 
@@ -274,6 +311,79 @@ def test_a_dead_run_is_cancelled_by_the_next_one_where_that_is_said(bench: Bench
     assert bench.kinds() == ["slot_cancelled"]
     bench.queue.append(bench.published[0])
     assert isinstance(bench.start(), Completed)
+
+
+def test_a_dead_run_is_cancelled_though_a_scheduler_died_with_it_in_hand(bench: Bench):
+    entry = every(60, overlap="cancel_other")
+    [keeper] = dead(bench, entry)
+    first = bench.published[0]
+    bench.clock.advance(57)
+    keeper._publishing._claim(first, f"{first.at}+")
+    other = bench.keeper(republish_after=60)
+    look(bench, entry, other)
+    look(bench, entry, other, after=3)
+    bench.work()
+
+    assert bench.seconds() == [60, 120]
+    bench.queue.append(first)
+    assert isinstance(bench.start(), Completed)
+
+
+def test_those_that_are_gone_with_their_worker_stay_so_when_the_task_is_acknowledged_late(bench: Bench):
+    bench.kept = False
+    entry = every(30, overlap="buffer_all")
+    [keeper] = overtaken(bench, entry)
+    bench.kept = True
+    bench.work()
+    for _ in range(20):
+        look(bench, entry, keeper, after=1)
+        bench.work()
+
+    assert bench.seconds() == [30, 60]
+
+
+def test_a_dead_run_comes_also_if_the_one_that_overtook_it_never_begins(bench: Bench):
+    entry = every(30, overlap="buffer_all")
+    [keeper] = overtaken(bench, entry)
+    second = bench.queue.pop()
+    ending = Ending(how="revoked", keep_for=7200)
+    assert bench.store.release(Claimant(second.run_key, second.job_id, "a parent's"), ending, anyway=True)
+    for _ in range(20):
+        look(bench, entry, keeper, after=1)
+        bench.work()
+
+    assert bench.seconds() == [30, 60, 30]
+
+
+def test_a_dead_run_that_was_overtaken_comes_also_if_the_schedule_is_another_by_then(bench: Bench):
+    entry = every(30, overlap="buffer_all")
+    [keeper] = overtaken(bench, entry)
+    bench.work()
+    look(bench, changed(entry, schedule=Interval(7)), keeper)
+    for _ in range(12):
+        look(bench, changed(entry, schedule=Interval(900)), keeper, after=1)
+
+    assert bench.seconds() == [30, 60, 30]
+
+
+@pytest.mark.parametrize("is_overtaken", [False, True])
+def test_to_look_at_a_dead_run_changes_nothing(bench: Bench, is_overtaken: bool):
+    """As `taskguard backfill --dry-run` does."""
+    entry = every(30, overlap="buffer_all")
+    [keeper] = overtaken(bench, entry) if is_overtaken else dead(bench, entry)
+    if is_overtaken:
+        bench.work()
+    else:
+        bench.clock.advance(29)
+    first = bench.published[0]
+    assert Backfill(bench.store, entry, bench.clock()).find(first) == ("not done" if is_overtaken else "in progress")
+    bench.clock.advance(1.2)
+    assert Backfill(bench.store, entry, bench.clock()).find(first) == "not done"
+    for _ in range(24):
+        look(bench, entry, keeper, after=1)
+        bench.work()
+
+    assert bench.seconds().count(30) == 2
 
 
 def test_a_slot_that_was_skipped_was_not_overtaken(bench: Bench):

@@ -73,6 +73,12 @@ def test_messages_of_slots(redis_server: RedisServer, tmp_path: Path):
         send = sender(place)
         ledger = place.ledger
 
+        store = open_store(redis_server.url, namespace=place.queue)
+
+        # A header that Celery takes for all of them harms no worker.
+        client(place).send_task("plain", headers={"headers": "odd"})
+        ledger.wait_for("end", entry=None)
+
         # A doubled message runs once, of any task; the body knows its slot.
         for name, task in (("plain", "plain"), ("guarded", "tick")):
             slot = slot_of(place, name)
@@ -81,6 +87,7 @@ def test_messages_of_slots(redis_server: RedisServer, tmp_path: Path):
             [line] = ledger.wait_for("end", entry=name)
             assert line["slot"] == slot.at / MICROS
             assert line["key"] == slot.key
+            assert store.get(slot.run_key).payload == f"{slot.at}+"  # if its worker had died, it was to come again
         marker = slot_of(place, "plain", ago=5)
         send(marker, "plain")
         ledger.wait_for("end", slot=marker.at / MICROS)
@@ -97,7 +104,6 @@ def test_messages_of_slots(redis_server: RedisServer, tmp_path: Path):
         assert ledger.count("start", slot=short.at / MICROS) == 0
 
         # A retry is the same run, of the same slot, and its end frees the schedule.
-        store = open_store(redis_server.url, namespace=place.queue)
         for name, task in (("flaky", "flaky"), ("guarded flaky", "guarded_flaky")):
             slot = slot_of(place, name)
             send(slot, task)
@@ -106,6 +112,7 @@ def test_messages_of_slots(redis_server: RedisServer, tmp_path: Path):
             begun = ledger.lines("start", entry=name)
             assert [line["retries"] for line in begun] == [0, 1]
             assert {(line["slot"], line["key"]) for line in begun} == {(slot.at / MICROS, slot.key)}
+            assert store.get(slot.run_key).payload == str(slot.at)  # no scheduler can make the message of a retry
 
         # A guarded run that is cancelled ends, and frees its own key for the next; one in the queue does not begin.
         first, queued, last = (slot_of(place, "replaced", ago) for ago in (3, 2, 1))
@@ -167,6 +174,13 @@ def test_the_parent_settles_the_slot_of_a_child_that_is_gone(redis_server: Redis
         slot, _ = begin("plain", 3)
         client(place).control.revoke(slot.job_id, terminate=True, signal="SIGKILL")
         ends(slot, "revoked")
+
+        # Its time is over while the worker stops as it should.
+        slot, _ = begin("plain", 4, limit=2)
+        place.processes[0].process.send_signal(signal.SIGTERM)
+        wait_until(lambda: place.processes[0].process.poll() is not None, timeout=30)
+        ends(slot, "failed")
+        place.processes[0].start()
 
         slot, pid = begin("returned", 1)
         os.kill(pid, signal.SIGKILL)

@@ -30,7 +30,7 @@ local function deaths_after()
         end
     end
     if is_claim(entry) and entry[OWNER] ~= owner and entry[STARTS] > 0 then
-        others[#others + 1] = {entry[OWNER], entry[STARTS]}
+        others[#others + 1] = {entry[OWNER], entry[STARTS], entry[PAYLOAD]}
     end
     if #others > 8 then
         table.remove(others, 1)

@@ -7,7 +7,7 @@ if not entry then
 end
 local unended = {}
 for place, death in ipairs(entry[DEATHS]) do
-    unended[place] = death[1]
+    unended[place] = {death[1], death[3]}
 end
 return {
     entry[STATE], entry[OWNER], entry[ATTEMPT], entry[TOKEN], entry[SINCE], entry[UNTIL] - now, entry[STARTS],
