@@ -114,20 +114,24 @@ class Lookout:
         patience = self._publishing.lost_after(slot.entry)
         if not slot.entry.enabled:
             return []  # perhaps because of what it does to workers
-        if self._has_expired(slot, since, now):
-            return []
-        done = self._publishing.again(slot, publish)
-        if done is True:
-            self._tell("slot_republished", slot, detail="its worker died, and its message did not come again")
+        done = self._bring_back(slot, since, publish, now)
         return [] if done is False else [patience]
 
+    def _bring_back(self, slot: Slot, since: float, publish: Publish, now: int) -> bool | Held | None:
+        """As `Publishing.again`; what its queue would have dropped by now is given up."""
+        if not self._has_expired(slot, since, now):
+            done = self._publishing.again(slot, publish)
+            if done is True:
+                self._tell("slot_republished", slot, detail="its worker died, and its message did not come again")
+            return done
+        done = self._publishing.give_up(slot)
+        if done is True:
+            self._tell("slot_missed", slot, detail="its worker died, and its message has expired")
+        return done
+
     def _has_expired(self, slot: Slot, since: float, now: int) -> bool:
-        """Whether its queue would have dropped its message by now."""
         expires = slot.entry.expires_after
-        if expires is None or now / MICROS - since <= expires:
-            return False
-        self._tell("slot_missed", slot, detail="its worker died, and its message has expired")
-        return True
+        return expires is not None and now / MICROS - since > expires
 
     # -- overtaken -------------------------------------------------------------------------------------------------
 
@@ -144,7 +148,7 @@ class Lookout:
             since, slot = known[job], self._slot_to_bring_back(entry, run.key, job, says, now)
             if slot is None:
                 known[job] = None
-            elif has_run_out(run) or self._may_live():
+            elif (has_run_out(run) and payload.is_kept(run.payload)) or self._may_live():
                 break  # first comes the turn of the run that died last
             elif since is not None and now - since >= patience and self._is_over(slot, publish, now):
                 known[job] = None
@@ -159,11 +163,9 @@ class Lookout:
 
     def _is_over(self, slot: Slot, publish: Publish, now: int) -> bool:
         """Publish it again, if its turn has come. Whether there is nothing left to be done for it."""
-        if self._has_expired(slot, slot.at / MICROS, now):
-            return True
-        found = self._publishing.again(slot, publish)
-        if found is True:
-            self._tell("slot_republished", slot, detail="its worker died, and later slots have run since")
+        found = self._bring_back(slot, slot.at / MICROS, publish, now)
+        if found is None:
+            return False
         if not isinstance(found, Held):
             return True  # it has ended, or has the entry of the run again, where it is watched
         note = slot.note()

@@ -46,7 +46,7 @@ class Publishing:
             raise
         return True if self._say_published(slot, answer) or self._is_in_other_hands(slot) else None
 
-    def again(self, slot: Slot, publish: Publish) -> bool | Held:
+    def again(self, slot: Slot, publish: Publish) -> bool | Held | None:
         """Publish a slot whose run had begun and died. True if that was done, False if the run has ended by now.
 
         A claim that leads to nothing is left to run out, not released: what is over that way counts as begun and not
@@ -58,10 +58,18 @@ class Publishing:
             return False
         if isinstance(answer, Held):
             return answer
-        if since_boot() - asked <= CLAIM:  # else this process slept, and another one is at it
-            publish(slot)
-            self._say_published(slot, answer)
+        if since_boot() - asked > CLAIM:
+            return None  # this process slept, and another one is at it
+        publish(slot)
+        self._say_published(slot, answer)
         return True
+
+    def give_up(self, slot: Slot) -> bool | Held:
+        """End a run that had begun and died, for good. True if that was done, False if it has ended by now."""
+        answer = self._claim(slot, payload.write(slot.at, kept=True))
+        if isinstance(answer, Lease):
+            return self._store.release(answer, Ending(how="expired", keep_for=slot.keep_for))
+        return answer if isinstance(answer, Held) else False
 
     def once_more(self, slot: Slot, held: Held, publish: Publish) -> None:
         """Publish a message that is still queued: the store has said to this process alone that it is overdue."""
