@@ -35,6 +35,8 @@ from taskguard.switch import is_off
 from taskguard.waiting import pauses
 from taskguard.work import Work
 
+ENDED_BY_THE_SCHEDULE = ("revoked", "skipped", "expired")
+"""Cancelled, or given up when it had died. A guarded task does not go on then, whatever its own key says."""
 UNWINDS_WITHIN = 1.0
 """Seconds that a job waits for an earlier delivery of itself to tell the store that it is over."""
 
@@ -87,7 +89,7 @@ class SlotRun:
             finally:
                 answer.abandon()
         if free_own_key is not None:
-            if not isinstance(answer, Completed) or answer.how != "revoked":
+            if not isinstance(answer, Completed) or answer.how not in ENDED_BY_THE_SCHEDULE:
                 return self._beside(body)
             self._free(free_own_key)  # which it has from its first try, if this is a retry
         if isinstance(answer, Completed):

@@ -28,6 +28,7 @@ class Flaky:
         self._store = guard.store
         self._left: dict[str, int] = {}
         self.guarantees = guard.store.guarantees
+        self.wire = guard.store.wire
 
     def goes_away_after(self, times: int, *verbs: str) -> None:
         self._left = dict.fromkeys(verbs, times)

@@ -82,7 +82,7 @@ def note(what: str, fence: Fence | None, **facts: Any) -> None:
     )
 
 
-@singleton_task(app, name="tick", lease=3, max_starts=50)
+@singleton_task(app, shared=False, name="tick", lease=3, max_starts=50)
 def tick(fence: Fence, seconds: float = 0.0, **_: Any) -> None:
     note("start", fence)
     time.sleep(seconds)
@@ -96,12 +96,12 @@ def succeeds_at_its_second_try(task: Any) -> None:
     note("end", current_fence())
 
 
-@app.task(name="flaky", bind=True, max_retries=5)
+@app.task(shared=False, name="flaky", bind=True, max_retries=5)
 def flaky(self: Any) -> None:
     succeeds_at_its_second_try(self)
 
 
-@singleton_task(app, name="guarded_flaky", bind=True, max_retries=5)
+@singleton_task(app, shared=False, name="guarded_flaky", bind=True, max_retries=5)
 def guarded_flaky(self: Any) -> None:
     succeeds_at_its_second_try(self)
 
@@ -113,6 +113,6 @@ def work_for(seconds: float = 0.0, **facts: Any) -> None:
     note("end", fence)
 
 
-plain = app.task(name="plain", acks_late=True)(work_for)
-returned = app.task(name="returned", acks_late=True, reject_on_worker_lost=True)(work_for)
-early = app.task(name="early", acks_late=False)(work_for)
+plain = app.task(shared=False, name="plain", acks_late=True)(work_for)
+returned = app.task(shared=False, name="returned", acks_late=True, reject_on_worker_lost=True)(work_for)
+early = app.task(shared=False, name="early", acks_late=False)(work_for)

@@ -115,17 +115,21 @@ def test_messages_of_slots(redis_server: RedisServer, tmp_path: Path):
             assert store.get(slot.run_key).payload == str(slot.at)  # no scheduler can make the message of a retry
 
         # A guarded run that is cancelled ends, and frees its own key for the next; one in the queue does not begin.
-        first, queued, last = (slot_of(place, "replaced", ago) for ago in (3, 2, 1))
+        # So is one that schedulers have given up.
+        first, last = (slot_of(place, "replaced", ago) for ago in (6, 1))
+        over = {how: slot_of(place, "replaced", ago) for how, ago in (("revoked", 5), ("skipped", 4), ("expired", 3))}
         send(first, "tick", seconds=60)
         ledger.wait_for("start", entry="replaced", slot=first.at / MICROS)
         run = store.get(first.run_key)
         revoked = Ending(how="revoked", keep_for=600)
         assert store.release(Claimant(run.key, run.owner, run.attempt), revoked, anyway=True)
-        store.release(Claimant(queued.run_key, queued.job_id, "none"), revoked, anyway=True)
-        send(queued, "tick", seconds=60)
+        for how, slot in over.items():
+            ending = Ending(how=how, keep_for=600)  # type: ignore[arg-type]
+            store.release(Claimant(slot.run_key, slot.job_id, "none"), ending, anyway=True)
+            send(slot, "tick", seconds=60)
         send(last, "tick", seconds=60)
         ledger.wait_for("start", entry="replaced", slot=last.at / MICROS, timeout=30)
-        assert ledger.count("start", entry="replaced", slot=queued.at / MICROS) == 0
+        assert [ledger.count("start", entry="replaced", slot=slot.at / MICROS) for slot in over.values()] == [0, 0, 0]
         assert ledger.count("start", entry="replaced", slot=first.at / MICROS) == 1
 
         # One that expired or was revoked in the queue frees the schedule when its message is seen.
