@@ -25,7 +25,7 @@ from taskguard.errors import (
 from taskguard.guard import new_attempt
 from taskguard.places import is_queued
 from taskguard.schedule.entry import may_be_of_a_slot
-from taskguard.store import Claim, Completed, Held
+from taskguard.store import Claim, Claimant, Completed, Held
 from taskguard.work import Work
 
 HEIR_WAITS = 5
@@ -192,6 +192,9 @@ class Obtaining:
     def _skip(self, held: Held) -> NoReturn:
         it = self._it
         if not it.is_awaited:
+            if it.scheduled is not None:
+                slot = Claimant(it.scheduled.schedule, it.id, "")
+                it.guard.tell("slot_skipped", slot, holder=held.owner, state=held.state, since=held.since)
             raise Ignore(f"{it.key}: skipped, {held.owner} is running it")  # its receipt came with the answer
         it.change(join=held.owner)
         it.put_back(f"it joins {held.owner}", within=held.remaining)

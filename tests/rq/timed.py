@@ -14,7 +14,8 @@ from tests.rq import bodies
 
 def _write(name: str, fence: Fence | None, **facts: Any) -> None:
     at = fence.scheduled_for.timestamp() if fence and fence.scheduled_for else None
-    bodies.note("ran", name=name, slot=at, schedule=fence.schedule if fence else None, **facts)
+    starts = fence.starts if fence else None
+    bodies.note("ran", name=name, slot=at, starts=starts, schedule=fence.schedule if fence else None, **facts)
 
 
 def plain(name: str, then: str = "") -> Retry | None:

@@ -103,6 +103,14 @@ def test_messages_of_slots(redis_server: RedisServer, tmp_path: Path):
         ledger.wait_for("end", slot=long.at / MICROS)
         assert ledger.count("start", slot=short.at / MICROS) == 0
 
+        # So is one whose key is held by a call that no schedule made.
+        send_now = client(place).send_task
+        send_now("tick", kwargs={"seconds": 3})
+        ledger.wait_for("start", entry="")
+        slot = slot_of(place, "guarded", ago=1)
+        send(slot, "tick", seconds=3)
+        ledger.wait_for("slot_skipped", job=slot.job_id)
+
         # A retry is the same run, of the same slot, and its end frees the schedule.
         for name, task in (("flaky", "flaky"), ("guarded flaky", "guarded_flaky")):
             slot = slot_of(place, name)
