@@ -39,7 +39,8 @@ ZONES = [
 ]
 ZONES_OF_DATEUTIL = [zone for zone in ZONES if zone != "Europe/Dublin"]
 """It takes Dublin's clocks to change an hour later than they do: 02:00 in October would come twice."""
-
+LAST_OF_DATEUTIL = datetime(2037, 1, 1, tzinfo=UTC)
+"""It reads the half of a zone's file that ends with the 32 bits of 2038, and knows no summer after that."""
 MANY = settings(max_examples=40, deadline=None)
 
 minutes = st.sampled_from(["*", "0", "30", "*/15", "5,35", "17", "0-10/5", "59"])
@@ -116,7 +117,7 @@ def test_named_hours_are_local_times_as_dateutil_resolves_them(m, h, d, mo, w, z
         croniter(f"{m} {h} {d} {mo} {w}", start.replace(tzinfo=None) - timedelta(days=3)).all_next(datetime), 120
     )
     named = {tz.resolve_imaginary(wall.replace(tzinfo=place)).astimezone(UTC) for wall in walls}
-    horizon = max(named) - timedelta(days=2)
+    horizon = min(max(named) - timedelta(days=2), LAST_OF_DATEUTIL)
     expected = sorted(at for at in named if start < at <= horizon)[:20]
 
     assert first(cron, start, len(expected)) == expected
