@@ -35,8 +35,10 @@ from taskguard.switch import is_off
 from taskguard.waiting import pauses
 from taskguard.work import Work
 
-ENDED_BY_THE_SCHEDULE = ("revoked", "skipped", "expired")
-"""Cancelled, or given up when it had died. A guarded task does not go on then, whatever its own key says."""
+ENDED_BY_THE_SCHEDULE = ("revoked", "expired")
+"""Cancelled, or given up when it had died. A guarded task does not go on then, whatever its own key says.
+
+"skipped" is none of them: a guarded job that once met the run of another slot may have begun all the same."""
 UNWINDS_WITHIN = 1.0
 """Seconds that a job waits for an earlier delivery of itself to tell the store that it is over."""
 

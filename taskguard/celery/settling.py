@@ -146,7 +146,7 @@ class Settlement:
         # but it is asked again: a job that Celery has given up must not be taken for one whose whole worker died.
         if is_off():
             return False
-        if time.monotonic() < self.guarding.away_until:
+        if time.monotonic() < self.guarding.away_until and not self._is_the_last_try():
             later.call(LEAVE_ALONE, lambda: self._carefully(settle))
             return False
         name = f"{self._request.name}[{self.id}]"
@@ -160,6 +160,10 @@ class Settlement:
             _logger.warning("%s is not settled, it never had a key: %r", name, error)
         return False
 
+    def _is_the_last_try(self) -> bool:
+        """Whether the worker ends, and the store was not asked in vain since."""
+        return later.over_since > self.guarding.away_until - LEAVE_ALONE
+
 
 class Later:
     """What is to be done soon, by the worker's own event loop; and what is left of it when the process ends.
@@ -172,11 +176,11 @@ class Later:
     def __init__(self) -> None:
         self._left: dict[int, Callable[[], Any]] = {}
         self._number = 0
-        self._is_over = False
+        self.over_since = 0.0
         self._process = 0
 
     def call(self, seconds: float, what: Callable[[], Any]) -> None:
-        if self._is_over:
+        if self.over_since:
             return  # its lease runs out
         if not self._process:
             self._process = os.getpid()
@@ -201,7 +205,7 @@ class Later:
         """The worker has stopped, and with it all children."""
         if self._process != os.getpid():
             return  # this is one of them
-        self._is_over = True
+        self.over_since = time.monotonic()
         for number in list(self._left):
             self._do(number)
 

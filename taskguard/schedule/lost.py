@@ -21,7 +21,6 @@ from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.entry import ScheduledEntry, Slot
 from taskguard.schedule.mark import NO_TIME
 from taskguard.schedule.publishing import CLAIM, Publish, Publishing
-from taskguard.schedule.running import claim_of, gives_up
 from taskguard.store import Claim, Ending, Entry, Held, Lease, Store
 
 
@@ -168,9 +167,9 @@ class Lookout:
             return False
         if not isinstance(found, Held):
             return True  # it has ended, or has the entry of the run again, where it is watched
-        note = slot.note()
-        if not gives_up(note, found, claim_of(note, slot.job_id, CLAIM), self._store):
+        if slot.entry.timing.overlap != "skip" or found.owner == slot.job_id:
             return False
+        self._publishing.revoke(slot)
         self._tell("slot_skipped", slot, by=found)
         return True
 

@@ -8,7 +8,7 @@ from taskguard.clocks import since_boot
 from taskguard.guard import new_attempt
 from taskguard.schedule import payload
 from taskguard.schedule.entry import ScheduledEntry, Slot
-from taskguard.store import Claim, Completed, Ending, Held, Lease, Store
+from taskguard.store import Claim, Claimant, Completed, Ending, Held, Lease, Store
 
 CLAIM = 2.0
 """Seconds that a scheduler has from the claim of a slot to its publication; then another one takes it up."""
@@ -70,6 +70,11 @@ class Publishing:
         if isinstance(answer, Lease):
             return self._store.release(answer, Ending(how="expired", keep_for=slot.keep_for))
         return answer if isinstance(answer, Held) else False
+
+    def revoke(self, slot: Slot) -> None:
+        """End a run that had begun and died, for good, while another one is at work."""
+        ending = Ending(how="revoked", keep_for=slot.keep_for)
+        self._store.release(Claimant(slot.run_key, slot.job_id, new_attempt()), ending, anyway=True)
 
     def once_more(self, slot: Slot, held: Held, publish: Publish) -> None:
         """Publish a message that is still queued: the store has said to this process alone that it is overdue."""

@@ -93,6 +93,19 @@ def test_what_celery_has_given_up_is_settled_as_soon_as_the_store_is_back(monkey
     assert store.get(SLOT.run_key).how == "failed"
 
 
+def test_a_store_that_was_away_just_before_the_worker_ends_is_asked_once_more(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(settling, "later", settling.Later())
+    store = AwayOnce(MemoryStore())
+    request = request_of(plain(make_app(store)), **Headers(id=SLOT.job_id, slot=SLOT.note().as_dict()).within({}))
+    claim = claim_of(SLOT.note(), SLOT.job_id, 30, request._request_dict[ATTEMPT], kept=True)
+    assert isinstance(store.claim(claim), Lease)
+    request._taskguard.settle("failed")
+    assert store.get(SLOT.run_key).state == "running"
+    settling.later.finish()
+
+    assert store.get(SLOT.run_key).how == "failed"
+
+
 def test_what_is_left_when_the_worker_has_stopped_is_settled_then():
     later, done = settling.Later(), []
     later.call(3600, lambda: done.append("first"))
