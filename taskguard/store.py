@@ -7,8 +7,8 @@ would cost a claim more than its key does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 State: TypeAlias = Literal["free", "queued", "running", "done"]
@@ -67,6 +67,12 @@ class Claim(Claimant):
     """
     stamp: str = ""
     """The `Held.stamp` that told this copy to go on; given back once the copy is published, and names it."""
+    meanwhile: Callable[[], None] | None = field(default=None, compare=False, repr=False)
+    """What the caller would do next, and can do while the answer is on its way. No part of the question.
+
+    A store whose answer takes a while may call it, in the same thread, once the question has left; it need not. It is
+    ready to be called again, if the same claim is asked again, and raises nothing but what a signal brings.
+    """
 
 
 @dataclass(slots=True, kw_only=True)

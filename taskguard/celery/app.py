@@ -6,6 +6,7 @@
 3. `app._taskguard` holds the settings and the guard, made when first needed.
 4. In a worker every other task of the app looks whether its message is that of a scheduled slot: see `scheduled.py`,
    and for the parent process `scheduled_request.py`.
+5. A receiver of `before_task_publish`, for guarded tasks only, takes two properties out of their messages: `shown.py`.
 
 The wrappers are attributes of that one app; Celery's classes are not touched.
 """

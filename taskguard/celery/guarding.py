@@ -16,6 +16,7 @@ from celery.signals import worker_process_shutdown
 from taskguard.celery.events import CeleryEvents
 from taskguard.celery.outcomes import AppOutcomes
 from taskguard.celery.settings import Settings, check_spelling, checked_names, store_of, visibility_timeout
+from taskguard.celery.shown import keep_out_of_properties
 from taskguard.errors import ConfigurationError
 from taskguard.guard import Guard
 from taskguard.history import flush_all
@@ -150,6 +151,7 @@ class TaskGuard:
         self._policy = policy
         self.keys: KeyMaker = policy.keys_for(signature_of(function, bound=bound), task.name)
         self._key_says_all = policy.key is None and policy.key_space is None
+        keep_out_of_properties(task.name)
 
     @cached_property
     def guarding(self) -> Guarding:

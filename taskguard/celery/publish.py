@@ -19,7 +19,9 @@ from taskguard.celery.guarding import Guarding, TaskGuard
 from taskguard.celery.headers import Headers
 from taskguard.celery.items import is_no_task
 from taskguard.celery.result import StoredResult, handle, info
-from taskguard.errors import DuplicateTaskError, KeyArgumentError, PayloadMismatchError, StoreError
+from taskguard.celery.shown import with_texts
+from taskguard.errors import DuplicateTaskError, KeyArgumentError, LeaseLostError, PayloadMismatchError, StoreError
+from taskguard.interrupt import came_by_signal
 from taskguard.places import is_queued, next_of, place_of
 from taskguard.schedule.entry import may_be_of_a_slot
 from taskguard.store import Completed, Ending, Held, Lease
@@ -131,9 +133,20 @@ class _OneCall:
             payload=self._headers.payload,
             copy_for=self._guarding.settings.republish_after,
             replace_queued=replace,
+            meanwhile=self._prepare,
         )
         arguments = self._task.arguments(self._call.args or (), self._call.kwargs or {})
         return guard.ask(claim, patience=PATIENCE, arguments=arguments)[1]
+
+    def _prepare(self) -> None:
+        """Part of what Celery does for a message; for nothing if the call is refused, and at nobody's cost."""
+        try:
+            self._call = with_texts(self._call, self._guarding.app)
+        except Exception as error:
+            if isinstance(error, LeaseLostError) or came_by_signal(error):
+                raise
+            # It comes again when the message is made, and there the claim is given back for it.
+            _logger.debug("%s[%s]: %r", self._call.name, self.task_id, error)
 
     def _compare_payload(self, answer: Held | Completed) -> None:
         mine = self._headers.payload if self._headers.idempotency_key else ""

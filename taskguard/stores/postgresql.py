@@ -12,7 +12,7 @@ import selectors
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from importlib.resources import files
 from itertools import count
 from math import ceil, inf
@@ -44,6 +44,7 @@ PURGE_AT_MOST = 500
 """Rows removed in one look, so that nobody waits long behind it."""
 SCAN_PAGE = 100
 
+_ASKED = [field.name for field in fields(Claim) if field.name != "meanwhile"]
 _MISSING = (errors.InvalidSchemaName, errors.UndefinedTable, errors.UndefinedFunction, errors.UndefinedObject)
 _PASSING = ("08", "40", "53", "57", "58", "25006", "55P03")
 """How the SQLSTATE begins when a server cannot serve us now and may later: connection lost, rolled back, out of
@@ -108,7 +109,8 @@ class PostgresStore(Forked):
 
     def claim(self, claim: Claim, /) -> Lease | Held | Completed:
         durations = {name: micros(getattr(claim, name)) for name in ("lease", "keep_for", "copy_for")}
-        row = self._call("claim_1", namespace=self._namespace, **asdict(claim) | durations)
+        asked = {name: getattr(claim, name) for name in _ASKED}
+        row = self._call("claim_1", namespace=self._namespace, **asked | durations)
         if next(self._claims) % PURGE_EVERY == 0:
             # The claim has its answer, whatever becomes of the tidying.
             with suppress(StoreError):

@@ -92,7 +92,7 @@ class RedisStore:
         if claim.join:
             keys.append(f"{entry}:{claim.join}")
         args += _rare(claim)
-        reply = self.wire.call(_CLAIM, keys, args)
+        reply = self.wire.call(_CLAIM, keys, args, meanwhile=claim.meanwhile)
         if isinstance(reply, int):
             return _leased(claim, reply, int(claim.state == "running"))
         if isinstance(reply, bytes):

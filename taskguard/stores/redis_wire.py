@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import select
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any, NoReturn
 
@@ -56,11 +56,19 @@ class Wire:
         for connections in (self._connections, *self._renewing.values()):
             connections.close()
 
-    def call(self, script: Script, keys: Sequence[Any], args: Sequence[Any], *, aside: bool = False) -> Any:
+    def call(
+        self,
+        script: Script,
+        keys: Sequence[Any],
+        args: Sequence[Any],
+        *,
+        aside: bool = False,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Any:
         """Run the script. *aside*: over connections that no body keeps busy, as whoever renews leases does."""
         over = self._for_renewal() if aside else self._connections
         try:
-            return self._execute(over, b"EVALSHA", script.sha, len(keys), *keys, *args)
+            return self._execute(over, b"EVALSHA", script.sha, len(keys), *keys, *args, meanwhile=meanwhile)
         except redis.exceptions.NoScriptError:
             # The server was restarted, promoted, or told to forget its scripts: EVAL teaches it again.
             return self._execute(over, b"EVAL", script.source, len(keys), *keys, *args)
@@ -82,19 +90,23 @@ class Wire:
         """One command of the server's own."""
         return self._execute(self._connections, *command)
 
-    def _execute(self, over: Connections, *command: Any) -> Any:
-        [reply] = self._exchange(over, packed(command), 1)
+    def _execute(self, over: Connections, *command: Any, meanwhile: Callable[[], None] | None = None) -> Any:
+        [reply] = self._exchange(over, packed(command), 1, meanwhile)
         if isinstance(reply, redis.exceptions.NoScriptError):
             raise reply
         return reply
 
-    def _exchange(self, over: Connections, commands: bytes, expected: int) -> list[Any]:
-        """Send what is packed, and read as many replies."""
+    def _exchange(
+        self, over: Connections, commands: bytes, expected: int, meanwhile: Callable[[], None] | None = None
+    ) -> list[Any]:
+        """Send what is packed, and read as many replies; *meanwhile*, which is the server's time, do that."""
         connection = None
         try:
             try:
                 connection = over.take()
                 connection.send_packed_command([commands], check_health=False)
+                if meanwhile is not None:
+                    meanwhile()
                 replies = []
                 for _ in range(expected):
                     try:

@@ -118,6 +118,15 @@ class StoreContract:
         assert completed == self.rounds
         assert granted == 0
 
+    def test_promise_1_what_the_caller_does_meanwhile_changes_nothing(self, store: Store) -> None:
+        done: list[str] = []
+        asked = ask("alice", meanwhile=lambda: done.append("once"))
+        first = store.claim(asked)
+        assert isinstance(first, Lease)
+        assert done in ([], ["once"])  # as the store likes
+        assert store.claim(asked) == first
+        assert isinstance(store.claim(ask("bob", meanwhile=lambda: None)), Held)
+
     def test_promise_1_threads_share_a_store(self, store: Store) -> None:
         for grants in winners(store, None, racers=self.racers, rounds=self.rounds):
             assert len(grants) == 1

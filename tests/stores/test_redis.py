@@ -4,6 +4,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from uuid import uuid4
 
@@ -232,6 +233,45 @@ def test_a_connection_that_an_exception_went_through_is_not_used_again(proxy: Pr
     entry = store.get(first)
     assert entry is not None
     assert entry.key == first
+
+
+def test_what_the_caller_does_meanwhile_is_done_before_the_answer_is_there(proxy: Proxy, redis_server: RedisServer):
+    store, key, done = open_store(proxy.url(redis_server.url)), uuid4().hex, []
+    claimed(store, "warm", uuid4().hex)
+    proxy.delay(0.2)
+
+    def meanwhile() -> None:
+        done.append(time.monotonic() - started)
+
+    started = time.monotonic()
+    assert isinstance(store.claim(ask("alice", key, meanwhile=meanwhile)), Lease)
+    assert time.monotonic() - started >= 0.2  # the answer's delay, in which
+    assert len(done) == 1
+    assert done[0] < 0.2
+
+
+def test_what_the_caller_does_meanwhile_can_ask_the_same_store(store: Store):
+    key, other, done = uuid4().hex, uuid4().hex, []
+
+    def meanwhile() -> None:
+        done.append(claimed(store, "bob", other))
+
+    assert claimed(store, "alice", key, meanwhile=meanwhile).key == key
+    assert done[0].key == other
+
+
+def test_a_connection_is_not_used_again_if_what_was_done_meanwhile_was_interrupted(store: Store):
+    first, second = uuid4().hex, uuid4().hex
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    claimed(store, "warm", uuid4().hex)
+    claim = ask("alice", first, meanwhile=interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store.claim(claim)
+    assert store.get(second) is None  # and not the answer to the claim
+    assert isinstance(store.claim(replace(claim, meanwhile=None)), Lease)
 
 
 @pytest.mark.parametrize("how", ["password", "unix socket", "tls"])
