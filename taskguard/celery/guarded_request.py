@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from taskguard.celery.guarding import Guarding, TaskGuard
+from taskguard.celery.request import in_front_of
 from taskguard.celery.scheduled import leave_end
-from taskguard.celery.settling import Settlement, in_front_of
+from taskguard.celery.settling import Settlement
 from taskguard.places import job_of, place_of, run_of
 from taskguard.store import Claimant, Ending, How
 

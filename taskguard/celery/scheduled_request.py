@@ -10,7 +10,8 @@ from typing import Any
 
 from taskguard.celery.guarding import Guarding, guarding_of, is_installed
 from taskguard.celery.headers import SLOT, Headers
-from taskguard.celery.settling import Settlement, headers_in, in_front_of
+from taskguard.celery.request import in_front_of
+from taskguard.celery.settling import Settlement, headers_in
 from taskguard.schedule import Note
 from taskguard.store import Claimant, Ending, How
 

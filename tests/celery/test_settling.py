@@ -15,6 +15,7 @@ from celery.worker.request import Request
 from taskguard.celery import install, settling, singleton_task
 from taskguard.celery.guarding import guarding_of
 from taskguard.celery.headers import ATTEMPT, Headers
+from taskguard.celery.later import Later
 from taskguard.celery.scheduled import make_aware
 from taskguard.errors import StoreUnavailableError
 from taskguard.schedule import claim_of
@@ -94,7 +95,7 @@ def test_what_celery_has_given_up_is_settled_as_soon_as_the_store_is_back(monkey
 
 
 def test_a_store_that_was_away_just_before_the_worker_ends_is_asked_once_more(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(settling, "later", settling.Later())
+    monkeypatch.setattr(settling, "later", Later())
     store = AwayOnce(MemoryStore())
     request = request_of(plain(make_app(store)), **Headers(id=SLOT.job_id, slot=SLOT.note().as_dict()).within({}))
     claim = claim_of(SLOT.note(), SLOT.job_id, 30, request._request_dict[ATTEMPT], kept=True)
@@ -107,7 +108,7 @@ def test_a_store_that_was_away_just_before_the_worker_ends_is_asked_once_more(mo
 
 
 def test_what_is_left_when_the_worker_has_stopped_is_settled_then():
-    later, done = settling.Later(), []
+    later, done = Later(), []
     later.call(3600, lambda: done.append("first"))
     later.call(3600, lambda: later.call(3600, lambda: done.append("again")))  # its time is over too
     later.finish()

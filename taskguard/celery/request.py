@@ -1,0 +1,108 @@
+"""Where Celery's request tells its job's settlement what became of the child, and of the message.
+
+Celery's final decision on a message is `acknowledge` or `reject`. Both come too early where a child is only told to
+end (revoked with terminate, hard time limit): its `finally` may still run. There the job is settled once it is gone.
+
+A request class that users may have made themselves stands behind ours, so all that we add to it is one attribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from billiard.einfo import ExceptionWithTraceback
+from billiard.exceptions import Terminated, WorkerLostError
+
+from taskguard.celery.settling import Settlement
+
+Base: Any = object
+"""Celery's request class, or a user's own, comes behind this one: see `in_front_of`."""
+
+
+class SettlingRequest(Base):  # type: ignore[misc]
+    """In front of Celery's request class. Without a settlement it is as if it were not there."""
+
+    _taskguard: Settlement | None = None
+    _taskguard_make: Callable[[Any], Settlement | None]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._taskguard = self._taskguard_make(self)
+
+    # -- what became of the child ----------------------------------------------------------------------------------
+
+    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
+        ours = self._taskguard
+        if ours is None:
+            return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+        error = exc_info.exception
+        if isinstance(error, ExceptionWithTraceback):
+            error = error.exc
+        if isinstance(error, Terminated) and not self._already_cancelled:
+            ours.settle("revoked")  # now it is gone
+        ours.is_lost = ours.is_lost or isinstance(error, (WorkerLostError, SystemExit))
+        try:
+            return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+        finally:
+            if ours.is_lost and not self._already_cancelled:  # acknowledged early: nobody else decides
+                ours.settle("failed", error)
+
+    def on_timeout(self, soft: bool, timeout: float) -> Any:
+        try:
+            return super().on_timeout(soft, timeout)
+        finally:
+            if self._taskguard is not None and not soft:
+                self._taskguard.settle_after_time_limit(timeout)
+
+    def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
+        if self._taskguard is not None and terminated:
+            self._taskguard.revoke_after_body()
+        elif self._taskguard is not None:  # it never started: whoever holds the key, this job has ended
+            self._taskguard.settle("expired" if expired else "revoked", anyway=True)
+        super()._announce_revoked(reason, terminated, signum, expired)
+
+    def cancel(self, *args: Any, **kwargs: Any) -> Any:
+        value = super().cancel(*args, **kwargs)
+        if self._taskguard is not None and not self._already_cancelled:
+            # Celery announces only what it has heard to have begun, and the child may be a moment ahead of that.
+            self._taskguard.settle_cancelled()
+        return value
+
+    def _announce_cancelled(self, *args: Any, **kwargs: Any) -> None:
+        if self._taskguard is not None:
+            self._taskguard.settle_cancelled()
+        super()._announce_cancelled(*args, **kwargs)
+
+    # -- Celery's last word ----------------------------------------------------------------------------------------
+
+    def acknowledge(self) -> None:
+        ours = self._taskguard
+        if ours is not None and ours.is_lost and not self.acknowledged:
+            ours.settle_lost()
+        super().acknowledge()
+
+    def reject(self, requeue: bool = False) -> None:
+        ours = self._taskguard
+        if ours is not None:
+            ours.goes_back = ours.goes_back or requeue
+            if ours.is_lost and not self.acknowledged:
+                if requeue:
+                    ours.requeue()
+                else:
+                    ours.settle_lost()
+        super().reject(requeue=requeue)
+
+    def _retry_worker_lost(self, *args: Any) -> Any:
+        # Celery 5.7's retry_on_worker_lost publishes from here. If the job is not this delivery's to retry, because
+        # another one runs it, the message goes back instead and waits for that one.
+        return (self._taskguard is None or self._taskguard.requeue()) and super()._retry_worker_lost(*args)
+
+
+@cache
+def in_front_of(base: type, make: Callable[[Any], Settlement | None]) -> type:
+    """*base*, which is Celery's request class or a user's own, with ours in front."""
+    if issubclass(base, SettlingRequest):
+        return base
+    return type("SettlingRequest", (SettlingRequest, base), {"_taskguard_make": staticmethod(make)})
