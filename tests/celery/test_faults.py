@@ -365,8 +365,8 @@ def test_the_store_is_down_when_a_job_ends(make_scene, store):
 def test_a_storm(make_scene, calls, keys):
     """8 publishers, 4 workers."""
     scene = make_scene()
-    for _ in range(4):
-        scene.fleet.start_worker(wait=False, concurrency=1)
+    for worker in [scene.fleet.start_worker(wait=False, concurrency=1) for _ in range(4)]:
+        worker.wait_until_ready()  # one that is there alone, while the others start, does nothing at the same time
     ids = scene.fleet.publish_at_once(8, calls=calls // 8, keys=keys)
     assert len(ids) == calls
     for task_id in set(ids):
