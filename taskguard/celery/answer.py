@@ -12,6 +12,9 @@ from taskguard.celery.delivery import Delivery
 from taskguard.errors import DuplicateTaskError, EarlierFailureError, OutcomeNotKeptError
 from taskguard.store import Completed
 
+ROUNDS_TO_ANSWER = 3
+"""As long as after so many rounds, one to two seconds, it waits for another process to tell of the end of its job."""
+
 _logger = logging.getLogger("taskguard")
 
 
@@ -19,13 +22,16 @@ def answer(it: Delivery, done: Completed) -> Any:
     """Answer with how it ended, as Celery would have; drop a leftover copy of what was answered."""
     own = done.owner == it.id
     it.free_place()
-    if own and done.how == "skipped" and it.conflict == "raise" and not _was_answered(it, done):
-        it.note_end("skipped")
-        raise DuplicateTaskError(it.key, done.twin, "running", done.at, done.token)
-    if done.how not in ("succeeded", "failed"):
+    is_refusal = own and done.how == "skipped" and it.conflict == "raise"
+    if not is_refusal and done.how not in ("succeeded", "failed"):
         raise Ignore(f"{it.key}: {done.how} before")
     if own and _was_answered(it, done):
         raise Ignore(f"{it.key}: {done.how} before, and answered")
+    if own and it.message.is_linked:
+        _let_it_be_answered(it)
+    if is_refusal:
+        it.note_end("skipped")
+        raise DuplicateTaskError(it.key, done.twin, "running", done.at, done.token)
     if not own and it.message.is_linked:
         it.leave_receipt(done.how, done.outcome)
     it.note_end(done.how)
@@ -34,6 +40,17 @@ def answer(it: Delivery, done: Completed) -> Any:
     if done.outcome is None:
         raise EarlierFailureError(done.key, done.owner, "what it failed with was not kept")
     raise it.guarding.outcomes.exception(done.outcome)
+
+
+def _let_it_be_answered(it: Delivery) -> None:
+    """Once: between the end of a job and the mark that its callbacks were sent, a copy of its message may come.
+
+    If there is no mark after a while, the process that had the job died in between.
+    """
+    if it.message.headers.unanswered or it.request.is_eager:
+        return
+    it.change(unanswered=True, rounds=ROUNDS_TO_ANSWER)
+    it.put_back("it has ended, and may just be being answered")
 
 
 def _was_answered(it: Delivery, done: Completed) -> bool:

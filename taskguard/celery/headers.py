@@ -54,6 +54,8 @@ class Headers(NamedTuple):
     """The highest token that a resource refused it with: the next one is higher."""
     after_outage: bool = False
     """It was put back because the store did not answer: who held the key then may not have been able to renew."""
+    unanswered: bool = False
+    """It was put back because its job had ended, and whoever waits for that may just have been being told."""
 
     @classmethod
     def of(cls, headers: Mapping[str, Any] | None, task_id: str | None) -> Headers:
@@ -75,7 +77,7 @@ class Headers(NamedTuple):
 
     def as_new(self) -> Headers:
         """For the next message of the job: it was not put back, waits for nobody and is no copy."""
-        return self._replace(join="", copy="", heir="", rounds=0, since=0.0, after_outage=False)
+        return self._replace(join="", copy="", heir="", rounds=0, since=0.0, after_outage=False, unanswered=False)
 
 
 _NAMES = [(name, PREFIX + name) for name in Headers._fields]

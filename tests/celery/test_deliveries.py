@@ -14,12 +14,13 @@ from taskguard import StoreUnavailableError
 from .inprocess import guarded, ids, make_app, sent, store_of
 
 
-def deliver(task: Any, task_id: str, *args: Any, **headers: Any) -> Any:
+def deliver(task: Any, task_id: str, *args: Any, request: Any = None, **headers: Any) -> Any:
     """What a worker's child does with a message."""
     delivery_info = {"exchange": "", "routing_key": task.app.conf.task_default_queue}
-    request = {"id": task_id, "task": task.name, "retries": 0, "is_eager": False, "delivery_info": delivery_info}
+    facts = {"id": task_id, "task": task.name, "retries": 0, "is_eager": False, "delivery_info": delivery_info}
     ours = {f"taskguard_{name}": value for name, value in headers.items()}
-    return build_tracer(task.name, task, app=task.app)(task_id, args, {}, {**request, **ours, "args": args})
+    facts = {**facts, **(request or {}), **ours, "args": args}
+    return build_tracer(task.name, task, app=task.app)(task_id, args, {}, facts)
 
 
 def goes_away_after(store: Any, verb: str, times: int) -> None:
@@ -113,3 +114,76 @@ def test_when_the_one_more_run_looks_for_its_place():
     assert answer.info.state == "IGNORED"
     assert ids(sent(app)) == ["job"]
     assert app.AsyncResult("job").status == "PENDING"
+
+
+class TestAnswering:
+    """Between the end of a job in the store and the mark that its callbacks were sent."""
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_a_copy_that_comes_in_between_sends_no_callbacks_beside_the_first(self, fails):
+        app, copies = make_app(), []
+        follow = app.task(goes_on, name="follow", shared=False)
+
+        class Base(app.Task):
+            abstract = True
+
+            def _meet_a_copy(self) -> None:
+                if not copies:  # Celery has sent the callbacks, and says so to nobody yet
+                    copies.append(None)
+                    copies[0] = deliver_linked(task, "job", follow)
+
+            def on_success(self, *args: Any) -> None:
+                self._meet_a_copy()
+
+            def on_failure(self, *args: Any) -> None:
+                self._meet_a_copy()
+
+        @guarded(app, base=Base)
+        def work(a):
+            if fails:
+                raise ValueError(a)
+            return a
+
+        task = app.tasks[work.name]
+        deliver_linked(task, "job", follow)
+        assert copies[0].info.state == "IGNORED"
+        first, put_back = sorted(sent(app), key=lambda message: message.headers["task"] == work.name)
+        assert (first.headers["task"], put_back.headers["id"]) == ("follow", "job")
+
+        # When it comes again all is said.
+        assert deliver_linked(task, "job", follow, id="job", unanswered=True).info.state == "IGNORED"
+        assert sent(app) == []
+
+    def test_a_copy_that_has_waited_answers_for_a_worker_that_died_in_between(self, monkeypatch):
+        app = make_app()
+        follow = app.task(goes_on, name="follow", shared=False)
+
+        @guarded(app)
+        def work(a):
+            return a
+
+        task = app.tasks[work.name]
+
+        def die(*args: Any, **options: Any) -> None:
+            raise SystemExit
+
+        with monkeypatch.context() as patch:
+            patch.setattr(app, "send_task", die)
+            with pytest.raises(SystemExit):
+                deliver_linked(task, "job", follow)
+        assert sent(app) == []
+        assert deliver_linked(task, "job", follow).info.state == "IGNORED"
+        [put_back] = sent(app)
+        assert put_back.headers["taskguard_unanswered"] is True
+        ours = {name[10:]: value for name, value in put_back.headers.items() if name.startswith("taskguard_")}
+        assert deliver_linked(task, "job", follow, **ours).info is None
+        assert [message.headers["task"] for message in sent(app)] == ["follow"]
+        assert app.AsyncResult("job").result == 1
+
+
+def goes_on() -> None: ...
+
+
+def deliver_linked(task: Any, task_id: str, follow: Any, **headers: Any) -> Any:
+    links = {"callbacks": [follow.si()], "errbacks": [follow.si()]}
+    return deliver(task, task_id, 1, request=links, **headers)
