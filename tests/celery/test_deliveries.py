@@ -10,6 +10,13 @@ from celery.app.trace import build_tracer
 from kombu import Exchange, Queue
 
 from taskguard import StoreUnavailableError
+from taskguard.celery import install
+from taskguard.celery.guarding import guarding_of
+from taskguard.celery.scheduled import make_aware
+from taskguard.schedule import claim_of
+from taskguard.stores.memory import MemoryStore
+from tests.schedule.bench import every
+from tests.waiting import wait_until
 
 from .inprocess import guarded, ids, make_app, sent, store_of
 
@@ -114,6 +121,37 @@ def test_when_the_one_more_run_looks_for_its_place():
     assert answer.info.state == "IGNORED"
     assert ids(sent(app)) == ["job"]
     assert app.AsyncResult("job").status == "PENDING"
+
+
+def test_the_next_delivery_of_a_plain_scheduled_task_knows_of_the_outage_and_gives_the_holder_time_to_renew(
+    monkeypatch,
+):
+    app, slot, runs = make_app(), every(3600).slot(1_794_873_600_000_000), []
+    install(app)
+
+    @app.task(name="plain", shared=False, acks_late=True)
+    def plain():
+        runs.append(1)
+
+    task = app.tasks["plain"]
+    make_aware(task)
+    guard = guarding_of(app).guard
+    guard.patience = 0.0
+    lease = guard.store.claim(claim_of(slot.note(), slot.job_id, 0.01))
+    wait_until(lambda: guard.store.get(lease.key).remaining <= 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(guard, "store", MemoryStore())
+        goes_away_after(guard.store, "claim", 0)
+        deliver(task, slot.job_id, id=slot.job_id, slot=slot.note().as_dict())
+    [put_back] = sent(app)
+    assert put_back.headers["taskguard_after_outage"] is True
+
+    guard._last_failure = float("-inf")  # it is another worker, which noticed nothing itself
+    look = guard.store.get
+    monkeypatch.setattr(guard.store, "get", lambda key: look(key) and (guard.store.renew([(lease, 30)]), look(key))[1])
+    ours = {name[10:]: value for name, value in put_back.headers.items() if name.startswith("taskguard_")}
+    assert deliver(task, slot.job_id, **ours).info.state == "IGNORED"
+    assert not runs
 
 
 class TestAnswering:

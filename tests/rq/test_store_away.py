@@ -15,6 +15,7 @@ from taskguard.rq.guarding import Settings
 from taskguard.rq.owner import owner_of
 from tests.rq import jobs
 from tests.rq.scene import Scene
+from tests.waiting import wait_until
 
 NAMES = ["job_", "more", "while_running"]
 
@@ -110,6 +111,27 @@ def test_when_the_one_more_run_looks_for_its_place(scene: Scene, flaky: Any, cho
     store.comes_back()
     work_once(scene)
     assert scene.status(job) == "finished" and scene.runs == 1
+
+
+def test_the_next_delivery_knows_of_the_outage_and_gives_the_holder_time_to_renew(
+    scene: Scene, flaky: Any, monkeypatch: pytest.MonkeyPatch
+):
+    store = flaky("job_", "retry")
+    job = Queue(scene.queue.name, connection=scene.connection).enqueue(jobs.job_, scene.key)
+    policy, guard = jobs.job_.taskguard.policy, store.guard
+    _, lease = guard.ask(guard.new_claim(store.key(scene.key), owner_of(job.id, None), policy, lease=0.01))
+    wait_until(lambda: guard.store.get(lease.key).remaining <= 0)
+    store.goes_away_after(0, "claim")
+    work_once(scene)
+    assert scene.note(job).after_outage
+
+    store.comes_back()
+    guard._last_failure = float("-inf")  # it is another worker, which noticed nothing itself
+    look = guard.store.get
+    monkeypatch.setattr(guard.store, "get", lambda key: look(key) and (guard.store.renew([(lease, 30)]), look(key))[1])
+    work_once(scene)
+    assert scene.status(job) == "queued" and scene.runs == 0
+    assert not scene.note(job).after_outage
 
 
 def test_at_the_first_question_each_choice_is_obeyed(scene: Scene, flaky: Any):
