@@ -71,7 +71,7 @@ class Claim(Claimant):
     """What the caller would do next, and can do while the answer is on its way. No part of the question.
 
     A store whose answer takes a while may call it, in the same thread, once the question has left; it need not. It is
-    ready to be called again, if the same claim is asked again, and raises nothing but what a signal brings.
+    ready to be called again, if the same claim is asked again, and raises nothing.
     """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 from celery.backends.base import DisabledBackend
@@ -12,8 +13,10 @@ from taskguard.celery.delivery import Delivery
 from taskguard.errors import DuplicateTaskError, EarlierFailureError, OutcomeNotKeptError
 from taskguard.store import Completed
 
-ROUNDS_TO_ANSWER = 3
-"""As long as after so many rounds, one to two seconds, it waits for another process to tell of the end of its job."""
+ROUNDS_TO_ANSWER = 4
+"""As long as after so many rounds, two to four seconds, it waits for another process to tell of the end of its job."""
+ABOUT_TO_GO = 30.0
+"""Seconds before a receipt goes in which it is not waited for: it might not be found again, and the body would run."""
 
 _logger = logging.getLogger("taskguard")
 
@@ -27,7 +30,7 @@ def answer(it: Delivery, done: Completed) -> Any:
         raise Ignore(f"{it.key}: {done.how} before")
     if own and _was_answered(it, done):
         raise Ignore(f"{it.key}: {done.how} before, and answered")
-    if own and it.message.is_linked:
+    if own and it.message.is_linked and not _is_about_to_go(it, done):
         _let_it_be_answered(it)
     if is_refusal:
         it.note_end("skipped")
@@ -51,6 +54,10 @@ def _let_it_be_answered(it: Delivery) -> None:
         return
     it.change(unanswered=True, rounds=ROUNDS_TO_ANSWER)
     it.put_back("it has ended, and may just be being answered")
+
+
+def _is_about_to_go(it: Delivery, done: Completed) -> bool:
+    return time.time() > done.at + it.policy.keep - ABOUT_TO_GO
 
 
 def _was_answered(it: Delivery, done: Completed) -> bool:

@@ -26,7 +26,13 @@ from taskguard.celery.result import handle, info
 from taskguard.celery.scheduled import watch_slots
 from taskguard.switch import is_off
 
-_POSITIONAL = ("countdown", "eta", "task_id", "producer", "connection", "router", "result_cls", "expires")
+POSITIONAL = (
+    *("countdown", "eta", "task_id", "producer", "connection", "router", "result_cls", "expires", "publisher"),
+    *("link", "link_error", "add_to_parent", "group_id", "group_index", "retries", "chord", "reply_to", "time_limit"),
+    *("soft_time_limit", "root_id", "parent_id", "route_name", "shadow", "chain", "task_type"),
+    "replaced_task_nesting",
+)
+"""What Celery's `send_task` can be given by position, after the name and the arguments of the task."""
 
 
 def install(app: Celery, **settings: Any) -> Celery:
@@ -50,7 +56,9 @@ def _install(app: Celery) -> None:
     publisher = Publisher(guarding)
 
     def send_task(name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
-        options.update(zip(_POSITIONAL, rest, strict=False))
+        if len(rest) > len(POSITIONAL):
+            return guarding.send(name, args, kwargs, *rest, **options)  # which refuses that
+        options.update(zip(POSITIONAL, rest, strict=False))
         key = options.pop("idempotency_key", None)
         if key is not None:
             options["headers"] = {**(options.get("headers") or {}), IDEMPOTENCY_KEY: key}

@@ -14,6 +14,7 @@ from kombu.exceptions import OperationalError
 
 from taskguard.celery.call import AS_IS
 from taskguard.celery.headers import SERIALIZER, Headers
+from taskguard.celery.shown import TEXTS, keep_out_of_properties
 
 FIRST_DELAY = 0.25
 PAUSE_WITHOUT_BROKER = 1.0
@@ -69,7 +70,9 @@ class Message:
         self.headers = self.headers.with_(id=self.id, rounds=self.headers.rounds + 1)
         delay = min(longest, within + FIRST_DELAY, FIRST_DELAY * 2 ** min(self.headers.rounds - 1, 10))
         delay *= random.uniform(0.6, 1.0)
-        self._publish(self.headers, countdown=max(delay, _shortest_delay(self._task.app)))
+        # A job that has ended cannot expire any more, but whoever waits for it still can be told.
+        more = {"expires": None} if self.headers.unanswered else {}
+        self._publish(self.headers, countdown=max(delay, _shortest_delay(self._task.app)), **more)
 
     def publish_for(self, owner: str, headers: Headers) -> None:
         """The same work under another job's id."""
@@ -79,7 +82,7 @@ class Message:
     def _publish(self, headers: Headers, **options: Any) -> None:
         request = self.request
         ignores = vars(request).get("ignore_result")
-        options = {"retries": request.retries, "ignore_result": ignores, **options}
+        options = {"retries": request.retries, "ignore_result": ignores, **self._texts(), **options}
         serializer = getattr(request, SERIALIZER, None)
         if serializer:
             options["serializer"] = serializer
@@ -90,6 +93,13 @@ class Message:
             signature.apply_async()
         except OperationalError as error:
             self.give_back(error)
+
+    def _texts(self) -> dict[str, str]:
+        """What the message shows of its arguments: its caller may have hidden some."""
+        shown = {name: text for name in TEXTS if (text := vars(self.request).get(name)) is not None}
+        if shown:
+            keep_out_of_properties(self._task.name)
+        return shown
 
     def give_back(self, error: Exception) -> NoReturn:
         """The broker does not take another message now: it keeps the one it has."""

@@ -210,4 +210,5 @@ class Obtaining:
             error = WaitTimeoutError(*self._facts_of(held), round(waited, 1))
             it.free_place()
             it.leave_receipt("failed", it.guarding.outcomes.encode_error(error))
+            it.note_end("failed")
             raise error

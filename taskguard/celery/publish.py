@@ -20,8 +20,7 @@ from taskguard.celery.headers import Headers
 from taskguard.celery.items import is_no_task
 from taskguard.celery.result import StoredResult, handle, info
 from taskguard.celery.shown import with_texts
-from taskguard.errors import DuplicateTaskError, KeyArgumentError, LeaseLostError, PayloadMismatchError, StoreError
-from taskguard.interrupt import came_by_signal
+from taskguard.errors import DuplicateTaskError, KeyArgumentError, PayloadMismatchError, StoreError
 from taskguard.places import is_queued, next_of, place_of
 from taskguard.schedule.entry import may_be_of_a_slot
 from taskguard.store import Completed, Ending, Held, Lease
@@ -59,6 +58,8 @@ class _OneCall:
         self._is_named = given is not None
         self.task_id: str = given if given is not None else uuid()
         self.has_claimed = False
+        self._interrupted: BaseException | None = None
+        """What was raised while the message was being prepared."""
 
     @property
     def _is_awaited(self) -> bool:
@@ -136,17 +137,28 @@ class _OneCall:
             meanwhile=self._prepare,
         )
         arguments = self._task.arguments(self._call.args or (), self._call.kwargs or {})
-        return guard.ask(claim, patience=PATIENCE, arguments=arguments)[1]
+        try:
+            answer = guard.ask(claim, patience=PATIENCE, arguments=arguments)[1]
+        except StoreError:
+            if self._interrupted is not None:
+                raise self._interrupted from None
+            raise
+        if self._interrupted is not None:
+            if isinstance(answer, Lease):
+                self._give_back(answer)
+            raise self._interrupted
+        return answer
 
     def _prepare(self) -> None:
-        """Part of what Celery does for a message; for nothing if the call is refused, and at nobody's cost."""
+        """Part of what Celery does for a message, before it is known whether there will be one."""
+        if self._interrupted is not None:
+            return
         try:
             self._call = with_texts(self._call, self._guarding.app)
-        except Exception as error:
-            if isinstance(error, LeaseLostError) or came_by_signal(error):
-                raise
-            # It comes again when the message is made, and there the claim is given back for it.
-            _logger.debug("%s[%s]: %r", self._call.name, self.task_id, error)
+        except BaseException as error:
+            # Arguments that make no message, or a time limit, or Ctrl-C: raised once the store has said whether there
+            # is a claim to be given back.
+            self._interrupted = error
 
     def _compare_payload(self, answer: Held | Completed) -> None:
         mine = self._headers.payload if self._headers.idempotency_key else ""
@@ -166,12 +178,15 @@ class _OneCall:
         try:
             result = self._publish()
         except BaseException:
-            # The broker refused it. If a worker has it all the same, the claim is not ours any more to release.
-            with suppress(StoreError):
-                self._guarding.calls.store.release(lease, Ending(keep_for=self._policy.keep))
+            self._give_back(lease)  # the broker refused it
             raise
         self._mark(lease)
         return handle(result, info(self._headers.key, self.task_id, lease))
+
+    def _give_back(self, lease: Lease) -> None:
+        """No message is known to have left. If a worker has one all the same, the claim is not ours any more."""
+        with suppress(StoreError):
+            self._guarding.calls.store.release(lease, Ending(keep_for=self._policy.keep))
 
     def _publish_own(self, held: Held) -> Any:
         """This very job is queued or running already: its message goes out once more only if it is queued."""
@@ -197,7 +212,7 @@ class _OneCall:
         # Else that message cannot be made of this call, which knows of no slot, say: this one is published, and takes
         # its place if need be.
         conflict = self._policy.on_conflict.enqueue
-        if conflict == "raise" and not self._is_named:
+        if conflict == "raise" and not self._is_named and not self._call.is_sent_by_celery:
             if is_unbacked:
                 self._headers = self._headers.with_(join=held.owner)
                 self._publish()

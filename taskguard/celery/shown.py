@@ -10,20 +10,34 @@ from typing import Any
 
 from celery import Celery
 from celery.app.amqp import AMQP
+from celery.app.routes import MapRoute, Router
 from celery.signals import before_task_publish
 
 from taskguard.celery.call import Call
 
-_TEXTS = ("argsrepr", "kwargsrepr")
+TEXTS = ("argsrepr", "kwargsrepr")
 
 
 def with_texts(call: Call, app: Celery) -> Call:
     """The call with what Celery would show of its arguments, where its caller did not say."""
-    make = app.amqp.create_task_message
-    if getattr(make, "__func__", None) is not AMQP.as_task_v2:
-        return call  # an app that makes its messages in its own way may show less, and has to be asked once only
-    headers = make("", call.name, call.args, call.kwargs).headers
-    return call._replace(options={**{name: headers[name] for name in _TEXTS}, **call.options})
+    if not _has_celery_the_only_say(call, app):
+        return call
+    headers = app.amqp.create_task_message("", call.name, call.args, call.kwargs).headers
+    return call._replace(options={**{name: headers[name] for name in TEXTS}, **call.options})
+
+
+def _has_celery_the_only_say(call: Call, app: Celery) -> bool:
+    """Code of the app's own may have secrets to hide, and is asked once only: when the message is made."""
+    amqp, router = app.amqp, app.amqp.router
+    return (
+        getattr(call.send, "__func__", None) is Celery.send_task
+        and getattr(amqp.create_task_message, "__func__", None) is AMQP.as_task_v2
+        and "task_type" in call.options  # else the options of the task are still to come
+        and not call.options.get("router")
+        and type(router) is Router
+        and all(type(route) is MapRoute for route in router.routes)
+        and not any(name in (router.lookup_route(call.name) or ()) for name in TEXTS)
+    )
 
 
 def keep_out_of_properties(task: str) -> None:
@@ -32,5 +46,5 @@ def keep_out_of_properties(task: str) -> None:
 
 
 def _drop(properties: dict[str, Any], **_: Any) -> None:
-    for name in _TEXTS:
+    for name in TEXTS:
         properties.pop(name, None)

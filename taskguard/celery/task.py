@@ -33,6 +33,7 @@ from taskguard.store import Ending
 from taskguard.switch import is_off
 
 _ACKNOWLEDGEMENT = ("acks_late", "reject_on_worker_lost")
+_HOOKS = ("on_success", "on_failure", "after_return")
 
 _logger = logging.getLogger("taskguard")
 
@@ -144,13 +145,27 @@ class GuardedTask(Task):  # type: ignore[misc]
                 return CallInfo(key, entry.owner, True, "done", entry.since)
         return CallInfo(key, task_id, state="done")
 
+    # Celery calls these when it has stored the result and sent off what comes next. What a task's own do may take long.
+
+    def on_success(self, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:
+        self._note_answered(task_id)
+        super().on_success(retval, task_id, args, kwargs)
+
+    def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        self._note_answered(task_id)
+        super().on_failure(exc, task_id, args, kwargs, einfo)
+
     def after_return(self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
-        super().after_return(status, retval, task_id, args, kwargs, einfo)
         expect_no_more(task_id)
+        self._note_answered(task_id)
+        super().after_return(status, retval, task_id, args, kwargs, einfo)
+
+    def _note_answered(self, task_id: str) -> None:
+        """A leftover copy need not do it again."""
         ended = getattr(self.request, ENDED, None)
         if ended is None:
             return
-        # Celery has stored the result and sent off what comes next: a leftover copy need not do it again.
+        setattr(self.request, ENDED, None)
         claim, how = ended
         ending = Ending(how=how, keep_for=self.taskguard.policy.keep, answered=True)
         try:
@@ -209,8 +224,10 @@ def _task_of_function(app: Celery | None, function: Callable[..., Any], policy: 
     # A key that cannot be made is an error here, not at the first call.
     policy.keys_for(signature_of(visible, bound=bool(options.get("bind"))), name)
 
+    hooks = {name: options.pop(name) for name in _HOOKS if name in options}
+
     def options_for(base: type) -> dict[str, Any]:
-        return {**options, "base": guarded_base(base), "taskguard_policy": policy}
+        return {**options, "base": guarded_base(_with_hooks(base, hooks)), "taskguard_policy": policy}
 
     if app is not None:
         install(app)
@@ -228,8 +245,9 @@ def _task_of_class(app: Celery | None, base: Any, policy: Policy, options: dict[
     if fence_parameter(function) is not None:
         options = {**options, "run": with_fence(function)}
     policy.keys_for(signature_of(options.get("run", function), bound=True), base.name or base.__qualname__)
+    hooks = {name: options.pop(name) for name in _HOOKS if name in options}
     body = {**options, "abstract": False, "taskguard_policy": policy, "__module__": base.__module__}
-    guarded: Any = type(base.__name__, (guarded_base(base),), body)
+    guarded: Any = type(base.__name__, (guarded_base(_with_hooks(base, hooks)),), body)
     if app is not None:
         install(app)
         return app.register_task(guarded())
@@ -295,6 +313,11 @@ def guarded_base(base: Any) -> Any:
     chosen = {name: getattr(base, name) for name in _ACKNOWLEDGEMENT if getattr(base, name, None) is not None}
     body = {**chosen, "taskguard_track_started": base.track_started, "abstract": True, "__module__": base.__module__}
     return type(f"Guarded{base.__name__}", (GuardedTask, base), body)
+
+
+def _with_hooks(base: type, hooks: Mapping[str, Any]) -> type:
+    """*base* with hooks that were given as options: behind the guard's own, not in their place."""
+    return type(base.__name__, (base,), {**hooks, "abstract": True, "__module__": base.__module__}) if hooks else base
 
 
 def with_fence(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ from itertools import count
 from typing import Any
 
 from celery import Celery
+from celery.app.trace import build_tracer
 
 from taskguard.celery import singleton_task
 from taskguard.stores.memory import MemoryStore
@@ -50,3 +51,12 @@ def sent(app: Celery) -> list[Any]:
 
 def ids(messages: list[Any]) -> list[str]:
     return [message.headers["id"] for message in messages]
+
+
+def deliver(task: Any, task_id: str, *args: Any, request: Any = None, **headers: Any) -> Any:
+    """What a worker's child does with a message."""
+    delivery_info = {"exchange": "", "routing_key": task.app.conf.task_default_queue}
+    facts = {"id": task_id, "task": task.name, "retries": 0, "is_eager": False, "delivery_info": delivery_info}
+    ours = {f"taskguard_{name}": value for name, value in headers.items()}
+    facts = {**facts, **(request or {}), **ours, "args": args}
+    return build_tracer(task.name, task, app=task.app)(task_id, args, {}, facts)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from celery import chain, group, signature
+from celery import Celery, chain, group, signature
 from kombu.exceptions import OperationalError
 
 from taskguard import DuplicateTaskError, KeyArgumentError, PayloadMismatchError, StoreUnavailableError
 from taskguard.celery import install
+from taskguard.celery.app import POSITIONAL
 from taskguard.schedule import Interval, ScheduledEntry
 from taskguard.stores.memory import MemoryStore
 from tests.waiting import wait_until
 
-from .inprocess import guarded, ids, make_app, sent, store_of
+from .inprocess import deliver, guarded, ids, make_app, sent, store_of
 
 
 def entry(task: Any, *args: Any) -> Any:
@@ -79,6 +81,40 @@ def test_raise_tells_who_and_since_when():
     assert (caught.value.owner, caught.value.state) == (first.id, "queued")
     assert caught.value.since > 0
     assert caught.value.key == add.taskguard.key(1)
+
+
+def test_raise_tells_nobody_where_celery_itself_goes_on_with_a_callback():
+    """It would make a failure of the job that has succeeded."""
+    app = make_app()
+
+    @guarded(app, on_conflict="raise")
+    def follow(a):
+        return a
+
+    @guarded(app)
+    def work(a):
+        return a
+
+    first = follow.delay(1)
+    answer = deliver(app.tasks[work.name], f"job of {app.main}", 1, request={"callbacks": [follow.s()]})
+    assert answer.info is None
+    assert ids(sent(app)) == [first.id]
+
+
+def test_send_task_takes_what_celerys_takes_by_position():
+    assert list(inspect.signature(Celery.send_task).parameters)[4:-1] == list(POSITIONAL)
+    app = make_app()
+
+    @guarded(app)
+    def add(a):
+        return a
+
+    options = dict.fromkeys(POSITIONAL[:9]) | {"link": add.s().set(immutable=True)}
+    app.send_task("theirs", (1,), None, *options.values())
+    [message] = sent(app)
+    assert [link["task"] for link in message.payload[2]["callbacks"]] == [add.name]
+    with pytest.raises(TypeError, match="positional"):
+        app.send_task("theirs", (1,), None, *POSITIONAL, "one more")
 
 
 def test_wait_publishes_every_call():

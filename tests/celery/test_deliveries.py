@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from celery.app.trace import build_tracer
 from kombu import Exchange, Queue
 
 from taskguard import StoreUnavailableError
-from taskguard.celery import install
+from taskguard.celery import first_success, install
 from taskguard.celery.guarding import guarding_of
 from taskguard.celery.scheduled import make_aware
 from taskguard.schedule import claim_of
@@ -18,16 +18,7 @@ from taskguard.stores.memory import MemoryStore
 from tests.schedule.bench import every
 from tests.waiting import wait_until
 
-from .inprocess import guarded, ids, make_app, sent, store_of
-
-
-def deliver(task: Any, task_id: str, *args: Any, request: Any = None, **headers: Any) -> Any:
-    """What a worker's child does with a message."""
-    delivery_info = {"exchange": "", "routing_key": task.app.conf.task_default_queue}
-    facts = {"id": task_id, "task": task.name, "retries": 0, "is_eager": False, "delivery_info": delivery_info}
-    ours = {f"taskguard_{name}": value for name, value in headers.items()}
-    facts = {**facts, **(request or {}), **ours, "args": args}
-    return build_tracer(task.name, task, app=task.app)(task_id, args, {}, facts)
+from .inprocess import deliver, guarded, ids, make_app, sent, store_of
 
 
 def goes_away_after(store: Any, verb: str, times: int) -> None:
@@ -149,79 +140,139 @@ def test_the_next_delivery_of_a_plain_scheduled_task_knows_of_the_outage_and_giv
     guard._last_failure = float("-inf")  # it is another worker, which noticed nothing itself
     look = guard.store.get
     monkeypatch.setattr(guard.store, "get", lambda key: look(key) and (guard.store.renew([(lease, 30)]), look(key))[1])
-    ours = {name[10:]: value for name, value in put_back.headers.items() if name.startswith("taskguard_")}
-    assert deliver(task, slot.job_id, **ours).info.state == "IGNORED"
+    assert deliver(task, slot.job_id, **ours_of(put_back)).info.state == "IGNORED"
     assert not runs
 
 
 class TestAnswering:
     """Between the end of a job in the store and the mark that its callbacks were sent."""
 
+    @pytest.fixture
+    def follow(self):
+        app = make_app()
+        return app.task(goes_on, name="follow", shared=False)
+
     @pytest.mark.parametrize("fails", [False, True])
-    def test_a_copy_that_comes_in_between_sends_no_callbacks_beside_the_first(self, fails):
-        app, copies = make_app(), []
-        follow = app.task(goes_on, name="follow", shared=False)
+    def test_a_copy_that_comes_in_between_sends_no_callbacks_beside_the_first(self, follow, fails, monkeypatch):
+        app, copies = follow.app, []
+        task = make_task(app, fails)
+        verb = "mark_as_failure" if fails else "mark_as_done"
+        tell = getattr(task.backend, verb)
 
-        class Base(app.Task):
-            abstract = True
+        def tell_and_meet_a_copy(*args: Any, **options: Any) -> None:
+            tell(*args, **options)  # the callbacks are sent by now, and that is not marked yet
+            if not copies:
+                copies.append(None)
+                copies[0] = deliver_linked(task, follow)
 
-            def _meet_a_copy(self) -> None:
-                if not copies:  # Celery has sent the callbacks, and says so to nobody yet
-                    copies.append(None)
-                    copies[0] = deliver_linked(task, "job", follow)
-
-            def on_success(self, *args: Any) -> None:
-                self._meet_a_copy()
-
-            def on_failure(self, *args: Any) -> None:
-                self._meet_a_copy()
-
-        @guarded(app, base=Base)
-        def work(a):
-            if fails:
-                raise ValueError(a)
-            return a
-
-        task = app.tasks[work.name]
-        deliver_linked(task, "job", follow)
+        monkeypatch.setattr(task.backend, verb, tell_and_meet_a_copy)
+        deliver_linked(task, follow)
         assert copies[0].info.state == "IGNORED"
-        first, put_back = sorted(sent(app), key=lambda message: message.headers["task"] == work.name)
-        assert (first.headers["task"], put_back.headers["id"]) == ("follow", "job")
+        first, put_back = sorted(sent(app), key=lambda message: message.headers["task"] == task.name)
+        assert (first.headers["task"], put_back.headers["id"]) == ("follow", id_of(task))
 
         # When it comes again all is said.
-        assert deliver_linked(task, "job", follow, id="job", unanswered=True).info.state == "IGNORED"
+        assert deliver_linked(task, follow, **ours_of(put_back)).info.state == "IGNORED"
         assert sent(app) == []
 
-    def test_a_copy_that_has_waited_answers_for_a_worker_that_died_in_between(self, monkeypatch):
-        app = make_app()
-        follow = app.task(goes_on, name="follow", shared=False)
+    @pytest.mark.parametrize("given_as", ["base", "option"])
+    @pytest.mark.parametrize("hook", ["on_success", "on_failure", "after_return"])
+    def test_what_the_task_itself_does_at_its_end_comes_after_the_mark(self, follow, hook, given_as):
+        app, copies = follow.app, []
 
-        @guarded(app)
-        def work(a):
-            return a
+        def meet_a_copy(self: Any, *args: Any) -> None:
+            if not copies:
+                copies.append(None)
+                copies[0] = deliver_linked(task, follow)
 
-        task = app.tasks[work.name]
+        hooks = {hook: meet_a_copy}
+        base = {"base": type("Base", (app.Task,), {**hooks, "abstract": True})} if given_as == "base" else hooks
+        task = make_task(app, hook == "on_failure", **base)
+        deliver_linked(task, follow)
+        assert copies[0].info.state == "IGNORED"
+        assert [message.headers["task"] for message in sent(app)] == ["follow"]  # and nothing is put back
+
+    def died_in_between(self, follow, monkeypatch, **options: Any) -> Any:
+        task = make_task(follow.app, **options)
 
         def die(*args: Any, **options: Any) -> None:
             raise SystemExit
 
         with monkeypatch.context() as patch:
-            patch.setattr(app, "send_task", die)
+            patch.setattr(follow.app, "send_task", die)
             with pytest.raises(SystemExit):
-                deliver_linked(task, "job", follow)
-        assert sent(app) == []
-        assert deliver_linked(task, "job", follow).info.state == "IGNORED"
+                deliver_linked(task, follow)
+        first_success.expect_no_more(id_of(task))  # what it knew is gone with it
+        assert sent(follow.app) == []
+        return task
+
+    def test_a_copy_that_has_waited_answers_for_a_worker_that_died_in_between(self, follow, monkeypatch):
+        app, task = follow.app, self.died_in_between(follow, monkeypatch)
+        assert deliver_linked(task, follow).info.state == "IGNORED"
         [put_back] = sent(app)
         assert put_back.headers["taskguard_unanswered"] is True
-        ours = {name[10:]: value for name, value in put_back.headers.items() if name.startswith("taskguard_")}
-        assert deliver_linked(task, "job", follow, **ours).info is None
+        assert deliver_linked(task, follow, **ours_of(put_back)).info is None
         assert [message.headers["task"] for message in sent(app)] == ["follow"]
-        assert app.AsyncResult("job").result == 1
+        assert app.AsyncResult(id_of(task)).result == 1
+
+    def test_a_job_that_has_ended_does_not_expire_while_its_copy_waits(self, follow, monkeypatch):
+        task = self.died_in_between(follow, monkeypatch, expires=60)
+        soon = (datetime.now(timezone.utc) + timedelta(seconds=1)).isoformat()
+        deliver_linked(task, follow, request={"expires": soon})
+        [put_back] = sent(follow.app)
+        assert put_back.headers["expires"] is None
+
+    def test_a_receipt_that_is_about_to_go_is_not_waited_for(self, follow, monkeypatch):
+        task = self.died_in_between(follow, monkeypatch, keep_for=30)
+        assert deliver_linked(task, follow).info is None
+        assert [message.headers["task"] for message in sent(follow.app)] == ["follow"]
+
+    def test_a_job_that_waited_too_long_tells_so_once(self, follow):
+        task = make_task(follow.app, on_conflict="wait", wait_up_to=1)
+        guard = task.taskguard.guarding.guard
+        guard.ask(guard.new_claim(task.taskguard.key(1), "twin", task.taskguard.policy))
+        first = deliver_linked(task, follow, id=id_of(task), since=time.time() - 5)
+        assert first.info.state == "FAILURE"
+        self.assert_told_once(task, follow)
+
+    def test_a_retry_that_cannot_be_written_tells_so_once(self, follow):
+        @guarded(follow.app, bind=True)
+        def work(self, a):
+            raise self.retry(args=(object(),), countdown=0)
+
+        task = follow.app.tasks[work.name]
+        assert deliver_linked(task, follow).info.state == "FAILURE"
+        self.assert_told_once(task, follow)
+
+    def assert_told_once(self, task: Any, follow: Any) -> None:
+        assert [message.headers["task"] for message in sent(follow.app)] == ["follow"]
+        assert deliver_linked(task, follow, id=id_of(task)).info.state == "IGNORED"
+        assert sent(follow.app) == []
 
 
 def goes_on() -> None: ...
 
 
-def deliver_linked(task: Any, task_id: str, follow: Any, **headers: Any) -> Any:
+def id_of(task: Any) -> str:
+    """All tests of a process have one result backend: the job is called as the app is."""
+    return f"job of {task.app.main}"
+
+
+def make_task(app: Any, fails: bool = False, **options: Any) -> Any:
+    @guarded(app, **options)
+    def work(a):
+        if fails:
+            raise ValueError(a)
+        return a
+
+    return app.tasks[work.name]
+
+
+def deliver_linked(task: Any, follow: Any, request: Any = None, **headers: Any) -> Any:
     links = {"callbacks": [follow.si()], "errbacks": [follow.si()]}
-    return deliver(task, task_id, 1, request=links, **headers)
+    return deliver(task, id_of(task), 1, request={**links, **(request or {})}, **headers)
+
+
+def ours_of(message: Any) -> dict[str, Any]:
+    """The guard's headers, as `deliver` takes them."""
+    return {name[10:]: value for name, value in message.headers.items() if name.startswith("taskguard_")}
