@@ -134,7 +134,7 @@ class _OneCall:
             payload=self._headers.payload,
             copy_for=self._guarding.settings.republish_after,
             replace_queued=replace,
-            meanwhile=self._prepare,
+            meanwhile=lambda: self._prepare(),  # a method would be copied with all of the app, by who copies a claim
         )
         arguments = self._task.arguments(self._call.args or (), self._call.kwargs or {})
         try:

@@ -5,6 +5,7 @@ The store is Redis: only there the answer takes long enough for that.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ from celery.app.amqp import AMQP
 from celery.app.routes import Router
 
 from taskguard import StoreUnavailableError
+from taskguard.store import Claim
 from tests.servers import RedisServer
 
 from .inprocess import deliver, guarded, make_app, sent
@@ -203,6 +205,15 @@ def test_whatever_is_raised_meanwhile_reaches_the_caller_and_the_key_is_free(
     assert sent(app) == []
     assert is_free(ours, "x")
     assert not ours.delay("x").taskguard.duplicate
+
+
+def test_a_store_may_copy_its_claims(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch):
+    _, ours = make_both(app_on(redis_server))
+    store = ours.taskguard.guarding.calls.store
+    claim = store.claim
+    monkeypatch.setattr(store, "claim", lambda asked: claim(Claim(**asdict(asked))))
+    assert not ours.delay("x").taskguard.duplicate
+    assert ours.delay("x").taskguard.duplicate
 
 
 def test_it_reaches_the_caller_also_if_the_store_does_not_answer_then(
