@@ -36,11 +36,6 @@ class Call(NamedTuple):
         """Whether something goes on when it has ended."""
         return any(self.options.get(name) for name in _AWAITED)
 
-    @property
-    def is_sent_by_celery(self) -> bool:
-        """Whether a job that has ended goes on with it: nobody is there to whom something can be raised."""
-        return bool(self.options.get("parent_id"))
-
     def publish(self) -> Any:
         return self.send(self.name, self.args, self.kwargs, **self.options)
 

@@ -13,6 +13,7 @@ from taskguard.celery.headers import ATTEMPT
 from taskguard.celery.message import Message
 from taskguard.errors import LeaseLostError, StoreError
 from taskguard.guard import Guard, new_attempt
+from taskguard.interrupt import came_by_signal
 from taskguard.places import job_of, next_of, place_of, run_of
 from taskguard.policy import Policy
 from taskguard.schedule import Note
@@ -136,6 +137,18 @@ class Delivery:
             self.guard.store.release(self.claim, ending, anyway=True)
         except StoreError as error:
             _logger.warning("the end of %s[%s] is not written down: %s", self.task.name, self.id, error)
+
+    def leave_failure(self, error: BaseException) -> None:
+        """This job has failed without a lease."""
+        try:
+            outcome = self.guarding.outcomes.encode_error(error)
+        except Exception as why:  # it is too long, say: it has failed all the same
+            if came_by_signal(why):
+                raise
+            self.guard.tell("not_kept", self.claim, detail=str(why))
+            outcome = None
+        self.leave_receipt("failed", outcome)
+        self.note_end("failed")
 
     def note_end(self, how: How) -> None:
         """For the task, which marks it as answered once Celery has done so."""

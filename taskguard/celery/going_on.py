@@ -64,12 +64,10 @@ def _send(it: Delivery, send: Callable[..., Any], call: Call, requeued: Work | N
         if requeued is not None and it.task.acks_late:
             _expect_the_old_message(it, requeued)
         elif requeued is not None:
-            it.leave_receipt("failed", it.guarding.outcomes.encode_error(error))
-            it.note_end("failed")
+            it.leave_failure(error)
         it.message.give_back(error)
     except Exception as error:  # it cannot be written, say, and never will be: the job ends here
-        it.leave_receipt("failed", it.guarding.outcomes.encode_error(error))
-        it.note_end("failed")
+        it.leave_failure(error)
         raise
 
 

@@ -209,6 +209,5 @@ class Obtaining:
         if it.policy.on_conflict.run == "wait" and waited > it.policy.wait_up_to:
             error = WaitTimeoutError(*self._facts_of(held), round(waited, 1))
             it.free_place()
-            it.leave_receipt("failed", it.guarding.outcomes.encode_error(error))
-            it.note_end("failed")
+            it.leave_failure(error)
             raise error

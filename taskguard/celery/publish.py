@@ -15,12 +15,14 @@ from typing import Any
 from celery.utils import uuid
 
 from taskguard.celery.call import Call
+from taskguard.celery.delivery import running
 from taskguard.celery.guarding import Guarding, TaskGuard
 from taskguard.celery.headers import Headers
 from taskguard.celery.items import is_no_task
 from taskguard.celery.result import StoredResult, handle, info
 from taskguard.celery.shown import with_texts
 from taskguard.errors import DuplicateTaskError, KeyArgumentError, PayloadMismatchError, StoreError
+from taskguard.interrupt import came_by_signal
 from taskguard.places import is_queued, next_of, place_of
 from taskguard.schedule.entry import may_be_of_a_slot
 from taskguard.store import Completed, Ending, Held, Lease
@@ -66,13 +68,22 @@ class _OneCall:
         """Only a result under this very id will do (for a canvas, for its links): it is published all the same."""
         return self._is_named or self._call.is_linked or self._guarding.results_are_private
 
+    @property
+    def _is_sent_by_celery(self) -> bool:
+        """Whether it is a callback of a job that has ended.
+
+        Nobody is there to whom something can be raised: it would make a failure of that job, and the callback would
+        be gone. It is published, and refused by the worker, where it fails as itself.
+        """
+        return bool(self._call.options.get("parent_id")) and running() is None
+
     def publish(self) -> Any:
         try:
             self._headers = self._find_key()
-        except KeyArgumentError:
-            raise
-        except TypeError:
-            return self._call.publish()  # arguments that do not fit are for the body to refuse, as without a guard
+        except Exception as error:
+            if came_by_signal(error) or not (_is_for_the_body(error) or self._is_sent_by_celery):
+                raise
+            return self._call.publish()
         if not self._headers.store:
             store = self._guarding.identity.name(self._guarding.calls, PATIENCE)
             self._headers = self._headers.with_(store=store, at=time.time())
@@ -116,7 +127,10 @@ class _OneCall:
             return self._publish_claimed(answer)
         if not self._policy.enforce:
             return self.publish_unclaimed()
-        self._compare_payload(answer)
+        if self._is_other_work(answer):
+            if not self._is_sent_by_celery:
+                raise PayloadMismatchError(answer.key, answer.owner)
+            return self._leave_to_worker(answer)
         if isinstance(answer, Completed):
             return self._answer_done(answer)
         if answer.owner == self.task_id:
@@ -160,10 +174,10 @@ class _OneCall:
             # is a claim to be given back.
             self._interrupted = error
 
-    def _compare_payload(self, answer: Held | Completed) -> None:
+    def _is_other_work(self, answer: Held | Completed) -> bool:
+        """Whether its caller's own idempotency key was used with other arguments before."""
         mine = self._headers.payload if self._headers.idempotency_key else ""
-        if mine and answer.payload and mine != answer.payload:
-            raise PayloadMismatchError(answer.key, answer.owner)
+        return bool(mine and answer.payload and mine != answer.payload)
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
@@ -212,7 +226,9 @@ class _OneCall:
         # Else that message cannot be made of this call, which knows of no slot, say: this one is published, and takes
         # its place if need be.
         conflict = self._policy.on_conflict.enqueue
-        if conflict == "raise" and not self._is_named and not self._call.is_sent_by_celery:
+        if conflict == "raise" and not self._is_named:
+            if self._is_sent_by_celery:
+                return self._leave_to_worker(held)
             if is_unbacked:
                 self._headers = self._headers.with_(join=held.owner)
                 self._publish()
@@ -227,6 +243,9 @@ class _OneCall:
         if conflict != "raise":
             self._headers = self._headers.with_(join=held.owner)
         return handle(self._publish(), about)
+
+    def _leave_to_worker(self, answer: Held | Completed) -> Any:
+        return handle(self._publish(), info(self._headers.key, self.task_id, answer))
 
     def _is_news_to(self, held: Held) -> bool:
         return held.state == "running" or held.payload != self._headers.payload
@@ -247,3 +266,8 @@ class _OneCall:
         result = make(task_id)
         result.ignored = bool(self._call.options.get("ignore_result"))  # as Celery's own: nobody waits for it
         return result
+
+
+def _is_for_the_body(error: Exception) -> bool:
+    """Arguments that do not fit are for the body to refuse, as without a guard."""
+    return isinstance(error, TypeError) and not isinstance(error, KeyArgumentError)

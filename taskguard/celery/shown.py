@@ -34,6 +34,7 @@ def _has_celery_the_only_say(call: Call, app: Celery) -> bool:
         and getattr(amqp.create_task_message, "__func__", None) is AMQP.as_task_v2
         and "task_type" in call.options  # else the options of the task are still to come
         and not call.options.get("router")
+        and not call.options.get("route_name")
         and type(router) is Router
         and all(type(route) is MapRoute for route in router.routes)
         and not any(name in (router.lookup_route(call.name) or ()) for name in TEXTS)

@@ -224,7 +224,7 @@ def _task_of_function(app: Celery | None, function: Callable[..., Any], policy: 
     # A key that cannot be made is an error here, not at the first call.
     policy.keys_for(signature_of(visible, bound=bool(options.get("bind"))), name)
 
-    hooks = {name: options.pop(name) for name in _HOOKS if name in options}
+    hooks = _hooks_in(options)
 
     def options_for(base: type) -> dict[str, Any]:
         return {**options, "base": guarded_base(_with_hooks(base, hooks)), "taskguard_policy": policy}
@@ -245,7 +245,7 @@ def _task_of_class(app: Celery | None, base: Any, policy: Policy, options: dict[
     if fence_parameter(function) is not None:
         options = {**options, "run": with_fence(function)}
     policy.keys_for(signature_of(options.get("run", function), bound=True), base.name or base.__qualname__)
-    hooks = {name: options.pop(name) for name in _HOOKS if name in options}
+    hooks = _hooks_in(options)
     body = {**options, "abstract": False, "taskguard_policy": policy, "__module__": base.__module__}
     guarded: Any = type(base.__name__, (guarded_base(_with_hooks(base, hooks)),), body)
     if app is not None:
@@ -313,6 +313,12 @@ def guarded_base(base: Any) -> Any:
     chosen = {name: getattr(base, name) for name in _ACKNOWLEDGEMENT if getattr(base, name, None) is not None}
     body = {**chosen, "taskguard_track_started": base.track_started, "abstract": True, "__module__": base.__module__}
     return type(f"Guarded{base.__name__}", (GuardedTask, base), body)
+
+
+def _hooks_in(options: dict[str, Any]) -> dict[str, Any]:
+    """What a task is to do at its end, taken out of the options it is made with."""
+    hooks = {name: options.pop(name, None) for name in _HOOKS}
+    return {name: hook for name, hook in hooks.items() if hook is not None}
 
 
 def _with_hooks(base: type, hooks: Mapping[str, Any]) -> type:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import time
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from celery import Celery, chain, group, signature
@@ -83,22 +84,67 @@ def test_raise_tells_who_and_since_when():
     assert caught.value.key == add.taskguard.key(1)
 
 
-def test_raise_tells_nobody_where_celery_itself_goes_on_with_a_callback():
-    """It would make a failure of the job that has succeeded."""
-    app = make_app()
+def no_key(*args: Any, **kwargs: Any) -> str:
+    raise LookupError("no key for this")
 
-    @guarded(app, on_conflict="raise")
-    def follow(a):
-        return a
 
-    @guarded(app)
-    def work(a):
-        return a
+class TestCallbacks:
+    """What Celery itself sends when a job has succeeded: if it were raised for, that job would become a failure."""
 
-    first = follow.delay(1)
-    answer = deliver(app.tasks[work.name], f"job of {app.main}", 1, request={"callbacks": [follow.s()]})
-    assert answer.info is None
-    assert ids(sent(app)) == [first.id]
+    REFUSED: ClassVar[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
+        "a duplicate": ({"on_conflict": "raise"}, {}),
+        "a duplicate that may wait": ({"on_conflict": {"enqueue": "raise", "run": "wait"}}, {}),
+        "a key that is not there": ({"key": "a.id"}, {}),
+        "a key function that fails": ({"key": no_key}, {}),
+        "other work": ({}, {"idempotency_key": "used"}),
+    }
+
+    @pytest.mark.parametrize("as_step", [False, True], ids=["link", "step of a chain"])
+    @pytest.mark.parametrize(("policy", "options"), REFUSED.values(), ids=REFUSED)
+    def test_it_is_published_and_refused_by_the_worker(self, policy, options, as_step):
+        app = make_app()
+
+        @guarded(app, **policy)
+        def follow(a):
+            return a
+
+        @guarded(app)
+        def work(a):
+            return a
+
+        with suppress(KeyArgumentError, LookupError):
+            follow.apply_async((0 if options else 1,), **options)
+        sent(app)
+        following = follow.s().set(headers={"taskguard_idempotency_key": "used"} if options else {})
+        following = dict(following.set(task_id="step")) if as_step else following
+        answer = deliver(
+            app.tasks[work.name],
+            f"job of {app.main}",
+            1,
+            request={"chain": [following]} if as_step else {"callbacks": [following]},
+        )
+        assert (answer.info, answer.retval) == (None, 1)
+        [message] = sent(app)
+        assert message.headers["task"] == follow.name
+        assert not as_step or message.headers["id"] == "step"
+
+    def test_a_body_is_told(self):
+        app, told = make_app(), []
+
+        @guarded(app, on_conflict="raise")
+        def follow(a):
+            return a
+
+        @guarded(app)
+        def work(a):
+            for options in ({}, {"parent_id": "a trace of its own"}):
+                with pytest.raises(DuplicateTaskError):
+                    follow.apply_async((a,), **options)
+                told.append(options)
+
+        follow.delay(1)
+        deliver(app.tasks[work.name], f"job of {app.main}", 1)
+        assert len(told) == 2
 
 
 def test_send_task_takes_what_celerys_takes_by_position():

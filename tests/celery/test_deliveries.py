@@ -192,6 +192,10 @@ class TestAnswering:
         assert copies[0].info.state == "IGNORED"
         assert [message.headers["task"] for message in sent(app)] == ["follow"]  # and nothing is put back
 
+    def test_a_hook_that_is_none_is_no_hook(self, follow):
+        hooks = dict.fromkeys(("on_success", "on_failure", "after_return"))
+        assert deliver_linked(make_task(follow.app, **hooks), follow).info is None
+
     def died_in_between(self, follow, monkeypatch, **options: Any) -> Any:
         task = make_task(follow.app, **options)
 
@@ -235,13 +239,19 @@ class TestAnswering:
         assert first.info.state == "FAILURE"
         self.assert_told_once(task, follow)
 
-    def test_a_retry_that_cannot_be_written_tells_so_once(self, follow):
+    @pytest.mark.parametrize("size", [10, 100_000])
+    def test_a_retry_that_cannot_be_written_tells_so_once_and_frees_its_key(self, follow, size):
+        class Unwritable:
+            def __json__(self) -> None:
+                raise ValueError("x" * size)
+
         @guarded(follow.app, bind=True)
         def work(self, a):
-            raise self.retry(args=(object(),), countdown=0)
+            raise self.retry(args=(Unwritable(),), countdown=0)
 
         task = follow.app.tasks[work.name]
         assert deliver_linked(task, follow).info.state == "FAILURE"
+        assert task.taskguard.get(1).state == "free"
         self.assert_told_once(task, follow)
 
     def assert_told_once(self, task: Any, follow: Any) -> None:

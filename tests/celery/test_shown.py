@@ -86,6 +86,14 @@ def test_a_route_has_its_say(redis_server: RedisServer, routes: Any):
     assert found.headers["kwargsrepr"] == expected.headers["kwargsrepr"]
 
 
+def test_a_route_under_another_name_has_its_say(redis_server: RedisServer):
+    app = app_on(redis_server, task_routes={"other": {"argsrepr": "(***)"}})
+    _, ours = make_both(app)
+    ours.apply_async(("s3cr3t",), route_name="other")
+    [message] = sent(app)
+    assert message.headers["argsrepr"] == "(***)"
+
+
 def test_a_function_that_routes_is_asked_once(redis_server: RedisServer):
     asked = []
     app = app_on(redis_server, task_routes=[lambda name, *args, **options: asked.append(name)])
