@@ -229,11 +229,12 @@ def test_it_reaches_the_caller_also_if_the_store_does_not_answer_then(
 ):
     app = app_on(redis_server)
     _, ours = make_both(app)
-    ours.delay("y")  # the store is known by now
-    sent(app)
     store = ours.taskguard.guarding.calls.store
+    claim_of_others = store.claim
 
     def goes_away_meanwhile(claim: Any) -> Any:
+        if claim.meanwhile is None:
+            return claim_of_others(claim)  # what is asked once per process, say
         claim.meanwhile()
         raise StoreUnavailableError("the store", "gone")
 
