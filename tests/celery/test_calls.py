@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import time
-from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar
 
@@ -91,17 +90,17 @@ def no_key(*args: Any, **kwargs: Any) -> str:
 class TestCallbacks:
     """What Celery itself sends when a job has succeeded: if it were raised for, that job would become a failure."""
 
-    REFUSED: ClassVar[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
-        "a duplicate": ({"on_conflict": "raise"}, {}),
-        "a duplicate that may wait": ({"on_conflict": {"enqueue": "raise", "run": "wait"}}, {}),
-        "a key that is not there": ({"key": "a.id"}, {}),
-        "a key function that fails": ({"key": no_key}, {}),
-        "other work": ({}, {"idempotency_key": "used"}),
+    REFUSED: ClassVar[dict[str, tuple[dict[str, Any], bool, Any]]] = {
+        "a duplicate": ({"on_conflict": "raise"}, False, DuplicateTaskError),
+        "a duplicate that may wait": ({"on_conflict": {"enqueue": "raise", "run": "wait"}}, False, None),
+        "a key that is not there": ({"key": "a.id"}, False, KeyArgumentError),
+        "a key function that fails": ({"key": no_key}, False, LookupError),
+        "other work": ({}, True, PayloadMismatchError),
     }
 
     @pytest.mark.parametrize("as_step", [False, True], ids=["link", "step of a chain"])
-    @pytest.mark.parametrize(("policy", "options"), REFUSED.values(), ids=REFUSED)
-    def test_it_is_published_and_refused_by_the_worker(self, policy, options, as_step):
+    @pytest.mark.parametrize(("policy", "by_key", "error"), REFUSED.values(), ids=REFUSED)
+    def test_it_is_published_and_fails_as_itself_at_the_worker(self, policy, by_key, error, as_step):
         app = make_app()
 
         @guarded(app, **policy)
@@ -112,11 +111,16 @@ class TestCallbacks:
         def work(a):
             return a
 
-        with suppress(KeyArgumentError, LookupError):
-            follow.apply_async((0 if options else 1,), **options)
-        sent(app)
-        following = follow.s().set(headers={"taskguard_idempotency_key": "used"} if options else {})
-        following = dict(following.set(task_id="step")) if as_step else following
+        task = app.tasks[follow.name]
+        if by_key:
+            task.apply_async((0,), idempotency_key="used")
+            sent(app)
+        elif policy.get("on_conflict"):
+            guard = task.taskguard.guarding.guard
+            guard.ask(guard.new_claim(task.taskguard.key(1), "twin", task.taskguard.policy))  # it is running
+        step = f"step of {app.main}"
+        following = follow.s().set(headers={"taskguard_idempotency_key": "used"} if by_key else {})
+        following = dict(following.set(task_id=step)) if as_step else following
         answer = deliver(
             app.tasks[work.name],
             f"job of {app.main}",
@@ -126,7 +130,15 @@ class TestCallbacks:
         assert (answer.info, answer.retval) == (None, 1)
         [message] = sent(app)
         assert message.headers["task"] == follow.name
-        assert not as_step or message.headers["id"] == "step"
+        assert not as_step or message.headers["id"] == step
+
+        ours = {name[10:]: value for name, value in message.headers.items() if name.startswith("taskguard_")}
+        refusal = deliver(task, message.headers["id"], 1, **ours)
+        if error is None:
+            assert refusal.info.state == "IGNORED"
+            assert ids(sent(app)) == [message.headers["id"]]  # put back: it waits
+        else:
+            assert (refusal.info.state, type(refusal.info.retval)) == ("FAILURE", error)
 
     def test_a_body_is_told(self):
         app, told = make_app(), []

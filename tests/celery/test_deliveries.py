@@ -218,6 +218,9 @@ class TestAnswering:
         assert deliver_linked(task, follow, **ours_of(put_back)).info is None
         assert [message.headers["task"] for message in sent(app)] == ["follow"]
         assert app.AsyncResult(id_of(task)).result == 1
+        for headers in ({}, ours_of(put_back)):  # others, whether they have waited or not, have nothing to say then
+            assert deliver_linked(task, follow, **headers).info.state == "IGNORED"
+        assert sent(app) == []
 
     def test_a_job_that_has_ended_does_not_expire_while_its_copy_waits(self, follow, monkeypatch):
         task = self.died_in_between(follow, monkeypatch, expires=60)

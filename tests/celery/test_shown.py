@@ -188,11 +188,11 @@ def is_free(task: Any, *args: Any) -> bool:
     return entry is None or entry.state == "free"
 
 
-class Told(Exception):  # noqa: N818
-    """A time limit."""
+class TimeLimitError(Exception):
+    """Comes at any moment."""
 
 
-@pytest.mark.parametrize("error", [Told, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("error", [TimeLimitError, KeyboardInterrupt, SystemExit])
 def test_whatever_is_raised_meanwhile_reaches_the_caller_and_the_key_is_free(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ):
@@ -242,10 +242,10 @@ def test_it_reaches_the_caller_also_if_the_store_does_not_answer_then(
 
     def interrupted(*args: Any, **options: Any) -> str:
         monkeypatch.setattr(amqp, "saferepr", theirs)  # it comes once, and not again when the message is made
-        raise Told
+        raise TimeLimitError
 
     monkeypatch.setattr(store, "claim", goes_away_meanwhile)
     monkeypatch.setattr(amqp, "saferepr", interrupted)
-    with pytest.raises(Told):
+    with pytest.raises(TimeLimitError):
         ours.delay("x")
     assert sent(app) == []

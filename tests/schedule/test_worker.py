@@ -18,7 +18,7 @@ from taskguard import open_store
 from taskguard.celery.headers import Headers
 from taskguard.schedule import Slot
 from taskguard.schedule.boundaries import MICROS
-from taskguard.store import Claim, Claimant, Ending, Lease
+from taskguard.store import Claim, Claimant, Ending, How, Lease
 from tests.schedule.yard import Yard, yard
 from tests.servers import RedisServer
 from tests.waiting import wait_until
@@ -132,14 +132,17 @@ def test_messages_of_slots(redis_server: RedisServer, tmp_path: Path):
         # A guarded run that is cancelled ends, and frees its own key for the next; one in the queue does not begin.
         # So is one that schedulers have given up.
         first, last = (slot_of(place, "replaced", ago) for ago in (6, 1))
-        over = {how: slot_of(place, "replaced", ago) for how, ago in (("revoked", 5), ("expired", 3))}
+        over: dict[How, Slot] = {
+            "revoked": slot_of(place, "replaced", ago=5),
+            "expired": slot_of(place, "replaced", ago=3),
+        }
         send(first, "tick", seconds=60)
         ledger.wait_for("start", entry="replaced", slot=first.at / MICROS)
         run = store.get(first.run_key)
         revoked = Ending(how="revoked", keep_for=600)
         assert store.release(Claimant(run.key, run.owner, run.attempt), revoked, anyway=True)
         for how, slot in over.items():
-            ending = Ending(how=how, keep_for=600)  # type: ignore[arg-type]
+            ending = Ending(how=how, keep_for=600)
             store.release(Claimant(slot.run_key, slot.job_id, "none"), ending, anyway=True)
             send(slot, "tick", seconds=60)
         send(last, "tick", seconds=60)
