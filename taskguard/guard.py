@@ -34,9 +34,9 @@ from taskguard.keys import differing
 from taskguard.lone_fence import lone_fence
 from taskguard.outages import grace_of, holder_that_may_return
 from taskguard.outcomes import JsonOutcomes, Outcomes
-from taskguard.policy import Policy
+from taskguard.policy import REUSE, Policy
 from taskguard.signatures import fence_parameter, runs_later
-from taskguard.store import TOKEN_LIMIT, Claim, Claimant, Completed, Held, Lease, Reuse, Store
+from taskguard.store import TOKEN_LIMIT, Claim, Claimant, Completed, Held, Lease, Store
 from taskguard.stores import open_store
 from taskguard.switch import is_off
 from taskguard.waiting import pauses
@@ -49,7 +49,7 @@ PATIENCE = 10.0
 HEALINGS = 3
 """How often work is begun again because a resource had seen a higher token than a store that lost its data gave it."""
 
-_REUSE: dict[str, Reuse] = {"rerun": "nothing", "reuse_success": "success", "reuse": "anything"}
+
 
 
 class Guard:
@@ -238,7 +238,7 @@ class Guard:
             attempt or new_attempt(),
             lease=lease or policy.lease,
             keep_for=policy.keep,
-            reuse=_REUSE[policy.on_done],
+            reuse=REUSE[policy.on_done],
             floor=floor,
             **rest,
         )
