@@ -30,6 +30,7 @@ from taskguard.events import Event, Kind, Listener, Listeners, log
 from taskguard.fence import Fence, fence_held_here
 from taskguard.heartbeat import Heartbeat, Holding
 from taskguard.history import Recorder, history_of
+from taskguard.interrupt import came_by_signal
 from taskguard.keys import differing
 from taskguard.lone_fence import lone_fence
 from taskguard.outages import grace_of, holder_that_may_return
@@ -48,8 +49,6 @@ PATIENCE = 10.0
 """How long a store that does not answer is asked again before that is an error."""
 HEALINGS = 3
 """How often work is begun again because a resource had seen a higher token than a store that lost its data gave it."""
-
-
 
 
 class Guard:
@@ -336,6 +335,16 @@ class Guard:
             asked, answer = self.ask(self.new_claim(key, _owner(), policy, floor=floor), tell=False)
             if isinstance(answer, Lease):
                 Work(self, policy, answer, asked, answer.owner).give_up()
+
+    def encoded(self, encode: Callable[[Any], bytes], value: Any, claimant: Claimant) -> bytes | None:
+        """What is kept of an outcome; None, which is reported, where it cannot be written down."""
+        try:
+            return encode(value)
+        except Exception as why:  # whatever an object does when it is written down: the work is done all the same
+            if came_by_signal(why):
+                raise
+            self.tell("not_kept", claimant, token=getattr(claimant, "token", 0), detail=str(why))
+            return None
 
     def tell(self, kind: Kind, claimant: Claimant, **facts: Any) -> None:
         self.listeners.tell(Event(kind=kind, key=claimant.key, owner=claimant.owner, **facts))

@@ -5,7 +5,7 @@
    is made. (Tasks that were made before are guarded when `install` is called, or when the app is finalized.)
 3. `app._taskguard` holds the settings and the guard, made when first needed.
 4. In a worker every other task of the app looks whether its message is that of a scheduled slot: see `scheduled.py`,
-   and for the parent process `scheduled_request.py`.
+   and for the parent process `settling.py`.
 5. A receiver of `before_task_publish`, for guarded tasks only, takes two properties out of their messages: `shown.py`.
 
 The wrappers are attributes of that one app; Celery's classes are not touched.
@@ -21,7 +21,7 @@ from taskguard.celery.call import AS_IS, Call
 from taskguard.celery.delivery import running
 from taskguard.celery.guarding import ATTRIBUTE, Guarding, is_installed
 from taskguard.celery.headers import IDEMPOTENCY_KEY, without_local
-from taskguard.celery.publish import Publisher
+from taskguard.celery.publish import publish
 from taskguard.celery.result import handle, info
 from taskguard.celery.scheduled import watch_slots
 from taskguard.switch import is_off
@@ -53,7 +53,6 @@ def install(app: Celery, **settings: Any) -> Celery:
 def _install(app: Celery) -> None:
     guarding = Guarding(app, app.send_task)
     setattr(app, ATTRIBUTE, guarding)
-    publisher = Publisher(guarding)
 
     def send_task(name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
         if len(rest) > len(POSITIONAL):
@@ -75,7 +74,7 @@ def _install(app: Celery) -> None:
         guarded = getattr(task, "taskguard", None)
         if guarded is None:
             return call.publish()
-        return _publish_unguarded(call) if is_off() else publisher.call(guarded, call)
+        return _publish_unguarded(call) if is_off() else publish(guarding, guarded, call)
 
     app.send_task = send_task
     _guard_by_name(app, guarding)

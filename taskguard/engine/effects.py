@@ -68,6 +68,10 @@ class Settle(Effect):
     copy: str = ""
     keep_starts: bool = False
     anyway: bool = False
+    spares_other_run: bool = False
+    """Nothing is settled if another delivery of this very job runs."""
+    answered: bool = False
+    """Whoever waits for the job is known to have been notified."""
     matters: bool = False
     """It is the end of the body: what follows depends on whether the store accepts it."""
 
@@ -78,6 +82,7 @@ class EndQueued(Effect):
     entry: str
     owner: str
     how: How
+    keep_for: float = 0.0
 
 
 class RaiseTokens(Effect):
@@ -140,6 +145,8 @@ class Return(Last):
     """The body returned, and its end is in the store."""
 
     value: Any
+    is_known: bool = True
+    """False if the store did not take the end, and the queue would rather go on without."""
 
 
 class Raise(Last):
@@ -199,6 +206,7 @@ class Ended(Value):
         "goes_back",  # the broker delivers the same message again
         "ignored",
         "rejected",
+        "released",  # it says nothing of the work, neither done nor failed
         "lost",
         "cancelled",  # a claim around it was lost: the run was to stop
         "not_begun",  # the queue would rather begin it anew, with its whole time

@@ -39,6 +39,8 @@ class Facts(Value):
     """Somebody may wait for the result under this very id."""
     can_wait: bool = True
     """False where nothing can be deferred: the caller runs the body itself, and waits for it."""
+    retried: bool = False
+    """If it is refused, its queue runs it again later: it has not ended then."""
     reuses_ids: bool = False
     """The queue runs one id many times, and knows to which of its occurrences an end belongs."""
 

@@ -17,6 +17,7 @@ from taskguard.engine.effects import (
     Last,
     Raise,
     Reason,
+    Return,
     RunBody,
     RunUnguarded,
     Settle,
@@ -168,9 +169,15 @@ class Leaving(Value):
             self.phase = "body"
             return RunBody()
         step, self.steps = self.steps[0], self.steps[1:]
-        if not accepted and isinstance(step, Settle) and step.matters and self.facts.can_wait:
-            self._go_back("replaced")  # another run has begun, and reports how the work ended
+        if not accepted and isinstance(step, Settle) and step.matters:
+            self._not_taken()
         return self._next_step()
+
+    def _not_taken(self) -> None:
+        if self.facts.can_wait:
+            self._go_back("replaced")  # another run has begun, and reports how the work ended
+        elif isinstance(self.then, Return):
+            self.then.is_known = False
 
     def not_settled(self, error: StoreError) -> Effect:
         """The store did not answer, to the end of all patience."""
@@ -178,11 +185,14 @@ class Leaving(Value):
             return self.settled(False)
         step, self.steps = self.steps[0], self.steps[1:]
         what = self.terms.on_store_error
-        if isinstance(step, Settle) and step.matters and what != "run_unguarded":
-            if what == "fail" or not self.facts.can_wait:
-                self.then = Raise(error)
-            else:
-                self._go_back("store_away")
+        if not isinstance(step, Settle) or not step.matters:
+            return self._next_step()
+        if what == "run_unguarded":
+            self.then = Return(self.then.value, False) if isinstance(self.then, Return) else self.then
+        elif what == "fail" or not self.facts.can_wait:
+            self.then = Raise(error)
+        else:
+            self._go_back("store_away")
         return self._next_step()
 
     def _go_back(self, reason: Reason) -> None:
@@ -202,14 +212,14 @@ class Leaving(Value):
         seconds, copy_for = self._waits_for(None, delay)
         steps = []
         for at in range(len(self.layers) - 1, -1, -1):
-            names = (self.entry(at), self.owner, self.facts.attempt)
-            keep_for = self.layers[at].policy.keep
+            layer, names = self.layers[at], (self.entry(at), self.owner, self.facts.attempt)
             if comes_again and not (self.beside and at == len(self.layers) - 1):
                 steps.append(Settle("requeue", *names, seconds=seconds, copy_for=copy_for))
-            else:
-                failure = error if self.layers[at].slot is None else None
-                anyway = not self.met_itself
-                steps.append(Settle("release", *names, how="failed", error=failure, keep_for=keep_for, anyway=anyway))
+                continue
+            step = Settle("release", *names, how="failed", keep_for=layer.policy.keep, anyway=True)
+            step.error = error if layer.slot is None else None
+            step.spares_other_run = True
+            steps.append(step)
         if self.queue_entry and not comes_again and not self.met_itself:
             steps.append(self.free_queue_entry())
         return tuple(steps)

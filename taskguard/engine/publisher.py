@@ -16,7 +16,7 @@ from taskguard.errors import DuplicateTaskError, PayloadMismatchError
 from taskguard.places import is_queued, next_of
 from taskguard.policy import REUSE, Policy
 from taskguard.schedule.entry import may_be_of_a_slot
-from taskguard.store import Claim, Completed, Entry, Held, Lease
+from taskguard.store import Claim, Completed, Entry, Held, How, Lease
 
 TRIES = 5
 """So often a holder that its queue has given up is ended, and the place claimed again."""
@@ -125,7 +125,8 @@ class Call(Value):
         assert held is not None
         if known == "gone" and held.state == "queued" and self.tries > 0:
             self.tries -= 1
-            return EndQueued(held.key, held.owner, "expired" if not has_handle else "revoked")
+            how: How = "revoked" if has_handle else "expired"
+            return EndQueued(held.key, held.owner, how, self.policy.keep)
         is_unbacked = held.publish and known == "unknown"
         if is_unbacked and held.payload == self.envelope.payload and not may_be_of_a_slot(held.owner):
             return StandIn(held, self.envelope._replace(id=held.owner, queue_entry="", slot=None).as_new())

@@ -100,7 +100,9 @@ class Delivery(Leaving):
         """Whether this job is over if another one runs: its receipt is written in the same step that finds it out."""
         if not layer.policy.enforce or layer.conflict == "wait":
             return False
-        return layer.conflict == "raise" or layer.slot is not None or not self.facts.awaited
+        if layer.conflict == "raise" and layer.slot is None:
+            return not self.facts.retried
+        return layer.slot is not None or not self.facts.awaited
 
     def answered(self, answer: Lease | Held | Completed, now: float) -> Effect:
         is_named, self.stamp, self.met_itself = self.phase == "naming", "", False
@@ -274,7 +276,8 @@ class Delivery(Leaving):
         assert isinstance(self.then, Defer)
         deferral, self.then = self.then, None
         if given_up is not None:
-            steps = [EndQueued(name, self.owner, given_up) for name in {self.queue_entry, self.entry(-1)} - {""}]
+            keep, names = self.layers[-1].policy.keep, {self.queue_entry, self.entry(-1)} - {""}
+            steps = [EndQueued(name, self.owner, given_up, keep) for name in names]
             return self.leave(Drop(f"{given_up} while it waited"), first=tuple(steps))
         if not here:
             return self.leave(deferral)
@@ -311,6 +314,8 @@ class Delivery(Leaving):
 
     def body_ended(self, ended: Ended) -> Effect:
         self.ended = ended
+        if ended.floor > self.envelope.floor:
+            self.envelope = self.envelope._replace(floor=ended.floor)
         return _ENDS[ended.kind](self, ended)
 
     def _returned(self, ended: Ended) -> Effect:
@@ -334,10 +339,9 @@ class Delivery(Leaving):
         return self.leave(Raise(ended.error), own="requeue", matters=True)
 
     def _passes(self, ended: Ended) -> Effect:
-        """Ignored or rejected: the body's own word to its queue."""
-        assert ended.error is not None
-        how: How = "rejected" if ended.kind == "rejected" else "ignored"
-        return self.leave(Raise(ended.error), own="release", how=how, outer="release", matters=True)
+        """The body's own word to its queue: the work is neither done nor failed."""
+        then = Return(ended.value) if ended.error is None else Raise(ended.error)
+        return self.leave(then, own="release", how=_WORDS[ended.kind], outer="release", matters=True)
 
     def _cancelled(self, ended: Ended) -> Effect:
         assert ended.error is not None
@@ -345,8 +349,6 @@ class Delivery(Leaving):
 
     def _lost(self, ended: Ended) -> Effect:
         assert ended.error is not None
-        if ended.floor:
-            self.envelope = self.envelope._replace(floor=max(self.envelope.floor, ended.floor))
         if not self.facts.can_wait:
             tokens = (RaiseTokens(self.entry(-1), ended.floor),) if ended.floor else ()
             return self.leave(Raise(ended.error), own="release", outer="release", last=tokens)
@@ -359,6 +361,8 @@ class Delivery(Leaving):
 
     def _refuse(self, error: Exception) -> Effect:
         """The job fails here, without a lease."""
+        if self.facts.retried:
+            return self.leave(Raise(error), how="failed", outer="release")
         return self.leave(Raise(error, "failed"), how="failed", outer="release", receipt=True, error=error)
 
     def store_away(self, error: StoreError) -> Effect:
@@ -380,7 +384,9 @@ _ENDS = {
     "goes_back": Delivery._goes_back,
     "ignored": Delivery._passes,
     "rejected": Delivery._passes,
+    "released": Delivery._passes,
     "lost": Delivery._lost,
     "cancelled": Delivery._cancelled,
     "not_begun": Delivery._not_begun,
 }
+_WORDS: dict[str, How] = {"ignored": "ignored", "rejected": "rejected", "released": "released"}

@@ -15,7 +15,8 @@ import redis
 from celery import Celery
 
 from taskguard import open_store
-from taskguard.celery.headers import Headers
+from taskguard.celery.headers import with_envelope
+from taskguard.engine.envelope import Envelope
 from taskguard.schedule import Slot
 from taskguard.schedule.boundaries import MICROS
 from taskguard.store import Claim, Claimant, Ending, How, Lease
@@ -45,7 +46,7 @@ def sender(place: Yard) -> Callable[[Slot, str], None]:
     app = client(place)
 
     def send(slot: Slot, task: str, expires: float | None = None, limit: int | None = None, **kwargs: Any) -> None:
-        headers = Headers(id=slot.job_id, slot=slot.note().as_dict()).within({})
+        headers = with_envelope({}, Envelope(id=slot.job_id, slot=slot.note().as_dict()))
         app.send_task(task, (), kwargs, task_id=slot.job_id, headers=headers, expires=expires, time_limit=limit)
 
     return send

@@ -394,6 +394,11 @@ class World:
         return answer
 
     def _settle(self, worker: Worker | None, step: fx.Settle) -> bool:
+        if step.spares_other_run:
+            entry = self.store.get(step.entry)
+            is_live = entry is not None and entry.state == "running" and entry.remaining > 0
+            if is_live and entry is not None and entry.owner == step.owner and entry.attempt != step.attempt:
+                return False
         lease = worker.leases.get(step.layer) if worker is not None else None
         who = lease or Claimant(step.entry, step.owner, step.attempt)
         if step.verb == "requeue":
@@ -493,7 +498,7 @@ class World:
             self._cut_off(worker, message, delivery)
 
     def _cut_off(self, worker: Worker, message: Message, delivery: Delivery) -> None:
-        job = self.jobs[message.owner]
+        job, has_ended = self.jobs[message.owner], not job_runs_elsewhere(self, worker)
         for step in delivery.cut_off(TimeLimit(), job.retries):
             if self.is_away:
                 self.untold.add(job.owner)
@@ -501,7 +506,7 @@ class World:
                 self._settle(None, step)
         if job.retries:
             self.broker.append(Message(job.owner, message.envelope, self.now + 1.0))
-        elif not delivery.met_itself:
+        elif has_ended:
             self.ends.setdefault(job.owner, "cut off")
         worker.clear()
 
@@ -516,6 +521,13 @@ class World:
             is_live = entry.state in ("queued", "running") and entry.remaining > 0
             if is_live and entry.owner not in self.lost | self.untold:
                 raise Violation(f"{entry.key} is {entry.state} for {entry.owner}: {self.ends.get(entry.owner)}")
+
+
+def job_runs_elsewhere(world: World, worker: Worker) -> bool:
+    """Whether another delivery of the job holds its key: then that one says how the job ends."""
+    owner = worker.message.owner if worker.message is not None else ""
+    others = [other for other in world.workers if other is not worker and other.leases and other.message is not None]
+    return any(other.message is not None and other.message.owner == owner for other in others)
 
 
 def _short(answer: Any) -> str:

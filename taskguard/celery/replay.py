@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore
 
-from taskguard.celery.delivery import Delivery
-from taskguard.errors import DuplicateTaskError, EarlierFailureError, OutcomeNotKeptError
+from taskguard.errors import EarlierFailureError, OutcomeNotKeptError
 from taskguard.store import Completed
+
+if TYPE_CHECKING:
+    from taskguard.celery.delivery import CeleryDelivery
 
 ROUNDS_TO_ANSWER = 4
 """As long as after so many rounds, two to four seconds, it waits for another process to tell of the end of its job."""
@@ -21,22 +23,13 @@ ABOUT_TO_GO = 30.0
 _logger = logging.getLogger("taskguard")
 
 
-def answer(it: Delivery, done: Completed) -> Any:
-    """Answer with how it ended, as Celery would have; drop a leftover copy of what was answered."""
+def replay(it: CeleryDelivery, done: Completed) -> Any:
+    """Answer with how the work ended, as Celery would have; drop a leftover copy of what was answered."""
     own = done.owner == it.id
-    it.free_place()
-    is_refusal = own and done.how == "skipped" and it.conflict == "raise"
-    if not is_refusal and done.how not in ("succeeded", "failed"):
-        raise Ignore(f"{it.key}: {done.how} before")
     if own and _was_answered(it, done):
-        raise Ignore(f"{it.key}: {done.how} before, and answered")
+        raise Ignore(f"{it.name}: {done.how} before, and answered")
     if own and it.message.is_linked and not _is_about_to_go(it, done):
         _let_it_be_answered(it)
-    if is_refusal:
-        it.note_end("skipped")
-        raise DuplicateTaskError(it.key, done.twin, "running", done.at, done.token)
-    if not own and it.message.is_linked:
-        it.leave_receipt(done.how, done.outcome)
     it.note_end(done.how)
     if done.how == "succeeded":
         return _value_of(it, done)
@@ -45,22 +38,23 @@ def answer(it: Delivery, done: Completed) -> Any:
     raise it.guarding.outcomes.exception(done.outcome)
 
 
-def _let_it_be_answered(it: Delivery) -> None:
+def _let_it_be_answered(it: CeleryDelivery) -> None:
     """Once: between the end of a job and the mark that its callbacks were sent, a copy of its message may come.
 
     If there is no mark after a while, the process that had the job died in between.
     """
-    if it.message.headers.unanswered or it.request.is_eager:
-        return
-    it.change(unanswered=True, rounds=ROUNDS_TO_ANSWER)
-    it.put_back("it has ended, and may just be being answered")
+    envelope = it.message.envelope
+    if not envelope.unanswered and not it.request.is_eager:
+        envelope = envelope._replace(unanswered=True, rounds=ROUNDS_TO_ANSWER + 1)
+        it.defer(envelope, "has ended, and may just be being answered")
 
 
-def _is_about_to_go(it: Delivery, done: Completed) -> bool:
-    return time.time() > done.at + it.policy.keep - ABOUT_TO_GO
+def _is_about_to_go(it: CeleryDelivery, done: Completed) -> bool:
+    assert it.guarded is not None
+    return time.time() > done.at + it.guarded.policy.keep - ABOUT_TO_GO
 
 
-def _was_answered(it: Delivery, done: Completed) -> bool:
+def _was_answered(it: CeleryDelivery, done: Completed) -> bool:
     """If nothing goes on after this job, all there was to do is to store its result."""
     if done.answered:
         return True
@@ -71,12 +65,12 @@ def _was_answered(it: Delivery, done: Completed) -> bool:
     try:
         state: str | None = it.task.backend.get_task_meta(it.id).get("status")
     except Exception as error:  # whatever the backend's driver raises: the same answer again does no harm
-        _logger.warning("%s[%s] is answered again, its result cannot be looked for: %s", it.task.name, it.id, error)
+        _logger.warning("%s is answered again, its result cannot be looked for: %s", it.name, error)
         return False
     return state == ("SUCCESS" if done.how == "succeeded" else "FAILURE")
 
 
-def _value_of(it: Delivery, done: Completed) -> Any:
+def _value_of(it: CeleryDelivery, done: Completed) -> Any:
     if done.outcome is not None:
         return it.guarding.outcomes.decode(done.outcome)
     if it.message.ignores_result and not it.message.is_linked:
