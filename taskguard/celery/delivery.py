@@ -145,9 +145,9 @@ class CeleryDelivery:
     def before(self, step: fx.Settle) -> None:
         """Nothing: Celery is answered after the store."""
 
-    def comes_again(self, error: BaseException) -> tuple[bool, float]:
-        # A time limit is a failure. What ends the process is not: the broker delivers the message again.
-        return not isinstance(error, Exception) and bool(self.task.acks_late), 0.0
+    def comes_again(self, error: BaseException) -> tuple[bool, float] | None:
+        # A time limit is a failure. What ends the process is not: its parent settles, or the lease runs out.
+        return (False, 0.0) if isinstance(error, Exception) else None
 
     def run(self, works: Sequence[Work]) -> fx.Ended:
         if not self.request.is_eager:

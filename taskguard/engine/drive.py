@@ -73,8 +73,8 @@ class Port(Protocol):
     def before(self, step: Settle) -> None:
         """What the queue must know before the store is told."""
 
-    def comes_again(self, error: BaseException) -> tuple[bool, float]:
-        """Whether the queue runs the job again after *error*, and in how many seconds."""
+    def comes_again(self, error: BaseException) -> tuple[bool, float] | None:
+        """Whether the queue runs the job again after *error*, and in how many seconds; None: others settle it."""
 
     def finish(self, effect: Last) -> Any:
         """Carry out the last effect."""
@@ -88,9 +88,9 @@ def drive(delivery: Delivery, guard: Guard, port: Port, effect: Effect) -> Any:
             effect = carrying.out(effect)
     except BaseException as error:
         # A job's time can be over at any point, in these very lines too. It is nobody's failure but the job's.
-        if came_by_signal(error):
-            comes_again, delay = port.comes_again(error)
-            settle_all(guard, delivery.cut_off(error, comes_again, delay))
+        again = port.comes_again(error) if came_by_signal(error) else None
+        if again is not None:
+            settle_all(guard, delivery.cut_off(error, *again))
         raise
     finally:
         for work in carrying.works.values():

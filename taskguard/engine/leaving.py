@@ -33,6 +33,10 @@ End = Literal["complete", "fail", "release", "requeue", "nothing"]
 """What becomes of a claim: "fail" completes it where failures are reused, and releases it elsewhere."""
 
 
+COPY_RUNS = "another delivery of it runs"
+COPY_WAITS = "another copy of it waits"
+
+
 class Leaving(Value):
     """The state of a delivery, and its way out. Every field is a value: a model keeps, compares and copies them."""
 
@@ -147,7 +151,9 @@ class Leaving(Value):
         layer = self.layers[at]
         names = (layer.entry, self.owner, self.facts.attempt)
         failure = error if layer.slot is None else None
-        return Settle("release", *names, how=how, error=failure, keep_for=layer.policy.keep, anyway=True)
+        step = Settle("release", *names, how=how, error=failure, keep_for=layer.policy.keep, anyway=True)
+        step.spares_other_run = True
+        return step
 
     def free_queue_entry(self) -> Settle:
         """The job starts, or ends: the next one may take its place in the queue."""
@@ -169,12 +175,14 @@ class Leaving(Value):
             self.phase = "body"
             return RunBody()
         step, self.steps = self.steps[0], self.steps[1:]
-        if not accepted and isinstance(step, Settle) and step.matters:
-            self._not_taken()
+        if not accepted and isinstance(step, Settle) and (step.matters or step.spares_other_run):
+            self._not_taken(step)
         return self._next_step()
 
-    def _not_taken(self) -> None:
-        if self.facts.can_wait:
+    def _not_taken(self, step: Settle) -> None:
+        if step.spares_other_run:
+            self.then, self.steps = Drop(COPY_RUNS), ()  # which says how the job ends
+        elif self.facts.can_wait:
             self._go_back("replaced")  # another run has begun, and reports how the work ended
         elif isinstance(self.then, Return):
             self.then.is_known = False

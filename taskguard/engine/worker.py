@@ -31,7 +31,7 @@ from taskguard.engine.effects import (
 )
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Facts, Layer, Terms, is_next
-from taskguard.engine.leaving import End, Leaving
+from taskguard.engine.leaving import COPY_WAITS, End, Leaving
 from taskguard.errors import (
     DuplicateTaskError,
     PayloadMismatchError,
@@ -179,7 +179,7 @@ class Delivery(Leaving):
         """This very job runs elsewhere: never beside that, and one copy of its message waits in case it dies."""
         self.met_itself = True
         if is_named:
-            return self.leave(Drop("its copy waits"))
+            return self.leave(Drop(COPY_WAITS))
         if not self.terms.names_copies or held.state == "queued":
             return self._wait("itself", held, held.remaining if held.state == "running" else float("inf"))
         if not self.envelope.copy:
@@ -187,7 +187,7 @@ class Delivery(Leaving):
             self.envelope = self.envelope._replace(copy=self.facts.attempt)
             return self._ask()
         if not held.publish:
-            return self.leave(Drop("another copy of it waits"))
+            return self.leave(Drop(COPY_WAITS))
         self.stamp = held.stamp
         self.phase = "republishing"
         self.envelope = self.envelope._replace(rounds=self.envelope.rounds + 1)
@@ -203,7 +203,8 @@ class Delivery(Leaving):
         """What the queue knows of the holder, which is queued."""
         held = self.holder
         if self.phase == "yielding":
-            return self._ask() if known == "gone" else self._wait("queued", held, now=now)
+            assert isinstance(held, Entry)
+            return self._ask() if known == "gone" else self._yield_to(held, known, now)
         if self.phase == "taking_place":
             return self._run() if known == "gone" else self._join_newer(held.owner if held is not None else "")
         assert isinstance(held, Held)
@@ -225,6 +226,27 @@ class Delivery(Leaving):
                 # Its message seems to be lost, and cannot be made of this one. It may also just be on its way.
                 self.envelope = envelope._replace(heir=held.owner, rounds=0)
         return self._wait("queued", held, now=now)
+
+    def _yield_to(self, queued: Entry, known: Known, now: float) -> Effect:
+        """The one it joins has a place in the queue: that one runs, and this one waits; unless it does not come."""
+        envelope, layer = self.envelope, self.layers[-1]
+        if known == "unknown" and queued.copies == 0:
+            if envelope.heir == queued.owner and envelope.rounds >= HEIR_WAITS:
+                self.phase = "ending_holder"
+                return EndQueued(self.queue_entry, queued.owner, "expired", layer.policy.keep)
+            if envelope.heir != queued.owner:
+                self.envelope = envelope._replace(heir=queued.owner, rounds=0)
+        waited = now - (envelope.since or now)
+        if layer.conflict == "wait" and waited > layer.wait_up_to:
+            facts = (queued.key, queued.owner, queued.state, queued.since, queued.token)
+            return self._refuse(WaitTimeoutError(*facts, round(waited, 1)))
+        return self._wait("queued", queued, now=now)
+
+    def settled(self, accepted: bool) -> Effect:
+        return self._ask() if self.phase == "ending_holder" else super().settled(accepted)
+
+    def not_settled(self, error: StoreError) -> Effect:
+        return self.store_away(error) if self.phase == "ending_holder" else super().not_settled(error)
 
     def stood_in(self, now: float) -> Effect:
         return self._wait("queued", self.holder, now=now)

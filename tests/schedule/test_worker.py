@@ -123,12 +123,13 @@ def test_messages_of_slots(redis_server: RedisServer, tmp_path: Path):
             assert {(line["slot"], line["key"]) for line in begun} == {(slot.at / MICROS, slot.key)}
             assert store.get(slot.run_key).payload == str(slot.at)  # no scheduler can make the message of a retry
 
-        # One that meets the run of another slot, and begins as its own key is free, has its retry too.
+        # One that meets the run of another slot is skipped, though its own key is free.
         slot = slot_of(place, "guarded flaky", ago=1)
         other = Claim(slot.run_key, "another slot's", "attempt", lease=60, keep_for=60)
         assert isinstance(store.claim(other), Lease)
         send(slot, "guarded_flaky")
-        ledger.wait_for("end", job=slot.job_id)
+        ledger.wait_for("slot_skipped", job=slot.job_id)
+        assert ledger.count("start", slot=slot.at / MICROS, entry="guarded flaky") == 0
 
         # A guarded run that is cancelled ends, and frees its own key for the next; one in the queue does not begin.
         # So is one that schedulers have given up.

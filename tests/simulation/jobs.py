@@ -13,7 +13,10 @@ from taskguard.schedule.entry import Note, Overlap
 KEEP = 100_000.0
 """Nothing is forgotten within a history."""
 LEASE = 3.0
-WAIT_UP_TO = 60.0
+WAIT_UP_TO = 15.0
+
+
+_AT_THE_CALL = {"skip": ("skip", "run_once_more"), "wait": ("wait", "skip"), "raise": ("raise", "skip")}
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,9 @@ def _policy(by: random.Random) -> Policy:
     hold = by.choice(("until_done", "until_done", "until_done", "running", "one_queued_one_running", "queued"))
     if hold == "queued":
         run = "skip"
-    enqueue = "run_once_more" if run == "skip" and hold == "until_done" and by.random() < 0.4 else run
+    enqueue = by.choice(_AT_THE_CALL[run])
+    if enqueue == "run_once_more" and hold != "until_done":
+        enqueue = "skip"
     more = {"wait_up_to": WAIT_UP_TO} if run == "wait" else {}
     return Policy.of(
         lease=LEASE,
@@ -75,7 +80,7 @@ def _job(by: random.Random, owner: str, policies: dict[str, Policy], overlap: Ov
     if kind != "key":
         run_key = f"schedule:e:run:{owner}" if overlap == "allow_all" else "schedule:e:run"
         note = Note("e", 1e9 + int(owner[1:]), f"slot:{owner}", run_key, KEEP, overlap)
-    has_own_key = kind == "key" and by.random() < 0.1
+    has_own_key = kind == "key" and by.random() < 0.2
     key = by.choice(("K", "K", "K", "L"))
     envelope = Envelope(
         id=owner,

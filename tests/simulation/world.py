@@ -15,6 +15,7 @@ from typing import Any, Literal
 from taskguard.engine import effects as fx
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Facts, Terms
+from taskguard.engine.leaving import COPY_RUNS, COPY_WAITS
 from taskguard.engine.publisher import Answer, Call, Publish
 from taskguard.engine.worker import Delivery
 from taskguard.errors import PayloadMismatchError, StoreUnavailableError, WaitTimeoutError
@@ -31,7 +32,10 @@ QUEUED_FOR = 400.0
 REPUBLISH_AFTER = 20.0
 FAULTS = 14
 STEPS = 4000
-COPIES = ("its copy waits", "another copy of it waits")
+LONGEST_ROUND = 30.0
+"""Seconds from one delivery of a job to the next, its worker asleep and its store away included."""
+MOST_REFUSALS = FAULTS + 1
+COPIES = (COPY_RUNS, COPY_WAITS)
 
 
 class Violation(AssertionError):
@@ -74,7 +78,9 @@ class Worker:
 
 
 class World:
-    def __init__(self, seed: int, style: Style, rules: Rules | None = None, delivery: type[Delivery] = Delivery) -> None:
+    def __init__(
+        self, seed: int, style: Style, rules: Rules | None = None, delivery: type[Delivery] = Delivery
+    ) -> None:
         self.by = random.Random(f"{style}{seed}")
         self.style = style
         self.now = START
@@ -93,13 +99,18 @@ class World:
         self.outcomes: dict[str, bytes | None] = {}
         self.bodies: Counter[str] = Counter()
         self.lost: set[str] = set()
-        """Jobs of which a message was lost, or whose caller died."""
+        """Jobs of which a message was lost …"""
+        self.orphans: set[str] = set()
+        """… and those whose caller died."""
+        self.answered_with: dict[str, str] = {}
+        """The calls that got another job's handle, and whose."""
         self.untold: set[str] = set()
         """Jobs whose end could not be told to the store."""
         self.met: dict[str, float] = {}
         """When a job first met another one."""
-        self.refusing: set[str] = set()
-        """Keys behind which a resource has seen a higher token."""
+        self.refused: Counter[str] = Counter()
+        self.marks: Counter[str] = Counter()
+        """The highest token that the resource behind a key has seen."""
 
     # -- a history -------------------------------------------------------------------------------------------------------
 
@@ -111,7 +122,11 @@ class World:
             if not (self.to_call or self.callers or self.broker or any(worker.busy for worker in self.workers)):
                 self._check_the_end()
                 return
-        stuck = [(worker.message.owner, worker.delivery.phase) for worker in self.workers if worker.message and worker.delivery]
+        stuck = [
+            (worker.message.owner, worker.delivery.phase)
+            for worker in self.workers
+            if worker.message and worker.delivery
+        ]
         raise Violation(f"no end: {[message.owner for message in self.broker]} with the broker, {stuck} at workers")
 
     def _step(self) -> None:
@@ -159,7 +174,14 @@ class World:
         if not job.is_guarded:
             self._publish(job, job.envelope)
             return
-        self.say(job.owner, "is called:", job.envelope.key, job.policy.hold, job.policy.on_conflict, job.slot and job.slot.overlap)
+        self.say(
+            job.owner,
+            "is called:",
+            job.envelope.key,
+            job.policy.hold,
+            job.policy.on_conflict,
+            job.slot and job.slot.overlap,
+        )
         self.callers.append(Caller(job, call, call.begin()))
 
     def _go_on_calling(self, caller: Caller) -> None:
@@ -167,7 +189,7 @@ class World:
         if self._hurts(0.03):
             self.say("the caller of", job.owner, "dies at", type(effect).__name__)
             self.callers.remove(caller)
-            self.lost.add(job.owner)
+            self.orphans.add(job.owner)
             return
         if isinstance(effect, fx.Last):
             self.callers.remove(caller)
@@ -188,6 +210,8 @@ class World:
             return call.looked(self.store.get(effect.entry))
         if isinstance(effect, fx.LookAfter):
             assert isinstance(effect.holder, Held)
+            if self.style == "rq" and any(other.job.owner == effect.holder.owner for other in self.callers):
+                return effect  # a moment later: it may just be on its way into its queue
             return call.holder_is(self._known(effect.holder), has_handle=True)
         if isinstance(effect, fx.EndQueued):
             return call.settled(self._end_queued(effect))
@@ -203,6 +227,8 @@ class World:
         else:
             self.say(job.owner, "is not published:", _short(effect.found) if isinstance(effect, Answer) else effect)
             self.ends[job.owner] = "answered"
+            if isinstance(effect, Answer) and isinstance(effect.found, Held):
+                self.answered_with[job.owner] = effect.found.owner
             if isinstance(effect, Answer) and not job.policy.enforce:
                 raise Violation(f"{job.owner} is not enforced, and is answered with {_short(effect.found)}")
 
@@ -266,6 +292,7 @@ class World:
         if isinstance(effect, fx.Look):
             return delivery.looked(self.store.get(effect.entry))
         if isinstance(effect, fx.LookAfter):
+            self.met.setdefault(owner, self.now)
             return delivery.holder_is(self._known(effect.holder), self.now)
         if isinstance(effect, fx.StandIn):
             self._stand_in(effect)
@@ -316,9 +343,12 @@ class World:
         if not self._all_newest(worker):
             return fx.Ended("lost", error=TimeLimit())
         inner = worker.leases[max(worker.leases)]
-        if inner.key in self.refusing:
-            self.refusing.discard(inner.key)
-            return fx.Ended("lost", error=TimeLimit(), floor=inner.token + 10_000_000_000)
+        if inner.token < self.marks[inner.key]:
+            self.refused[job.owner] += 1
+            if self.refused[job.owner] > MOST_REFUSALS:
+                raise Violation(f"{job.owner} is refused by the resource again and again")
+            return fx.Ended("lost", error=TimeLimit(), floor=self.marks[inner.key])
+        self.marks[inner.key] = inner.token
         kinds: list[Any] = ["returned"] * 6 + ["failed"] * 2 + ["ignored", "goes_back"]
         if self.bodies[job.owner] < 4:
             kinds += ["retry"] * 3
@@ -333,6 +363,7 @@ class World:
         owner, again = message.owner, None
         self.say(owner, "->", type(effect).__name__, getattr(effect, "reason", getattr(effect, "why", "")))
         if isinstance(effect, fx.Defer):
+            self._check_wait(owner, effect)
             again = Message(owner, effect.envelope, self._later(effect.envelope, effect.within))
         elif isinstance(effect, fx.GoOn):
             again = Message(owner, effect.envelope, self.now + effect.ended.delay)
@@ -367,7 +398,9 @@ class World:
         known = self.ends.get(owner) if job.policy.enforce and owner not in self.untold else None
         if known == "succeeded" and word == "succeeded" and self.outcomes.get(owner) != outcome:
             raise Violation(f"{owner} had succeeded with {self.outcomes[owner]!r}, and now with {outcome!r}")
-        if known in ("succeeded", "failed") and word in ("succeeded", "failed") and known != word:
+        # A copy that is just giving up may report so after another copy has ended; its receipt was not taken.
+        is_late = isinstance(effect, fx.Raise) and isinstance(effect.error, WaitTimeoutError)
+        if known in ("succeeded", "failed") and word in ("succeeded", "failed") and known != word and not is_late:
             raise Violation(f"{owner} had {known}, and now it has {word}")
         if isinstance(effect, fx.Drop) and effect.why == "skipped":
             if job.slot is not None and job.slot.overlap != "skip":
@@ -377,6 +410,13 @@ class World:
         if known is None:
             self.ends[owner] = word
             self.outcomes[owner] = outcome
+
+    def _check_wait(self, owner: str, effect: fx.Defer) -> None:
+        job = self.jobs[owner]
+        is_bounded = job.is_guarded and job.slot is None and job.policy.on_conflict.run == "wait"
+        waited = self.now - (effect.envelope.since or self.now)
+        if is_bounded and effect.reason in ("queued", "running") and waited > WAIT_UP_TO + LONGEST_ROUND:
+            raise Violation(f"{owner} has met others {waited:.0f} s ago, and waits on")
 
     def _check_error(self, owner: str, error: BaseException) -> None:
         if isinstance(error, WaitTimeoutError) and self.now - self.met.get(owner, self.now) < WAIT_UP_TO:
@@ -430,7 +470,8 @@ class World:
             return "unknown"
         owner = holder.owner
         here = any(worker.message is not None and worker.message.owner == owner for worker in self.workers)
-        waits = any(message.owner == owner for message in self.broker) or any(c.job.owner == owner for c in self.callers)
+        waits = any(message.owner == owner for message in self.broker)
+        waits = waits or any(caller.job.owner == owner for caller in self.callers)
         return "coming" if here or waits else "gone"
 
     def _renew(self) -> None:
@@ -466,7 +507,8 @@ class World:
         elif kind in ("twice", "lose") and self.broker:
             self._hurt_message(kind, self.by.choice(self.broker))
         elif kind == "refuse":
-            self.refusing.add(self.by.choice(("K", "L")))
+            # As after a store that lost its data, with a clock that went back: a resource has seen higher tokens.
+            self.marks[self.by.choice(("K", "L", "schedule:e:run"))] = round((self.now + 100_000) * MICROS)
         elif kind in ("kill", "sleep", "redeliver", "time limit") and busy:
             self._hurt_worker(kind, self.by.choice(busy))
         else:
@@ -498,12 +540,12 @@ class World:
             self._cut_off(worker, message, delivery)
 
     def _cut_off(self, worker: Worker, message: Message, delivery: Delivery) -> None:
-        job, has_ended = self.jobs[message.owner], not job_runs_elsewhere(self, worker)
+        job, has_ended = self.jobs[message.owner], True
         for step in delivery.cut_off(TimeLimit(), job.retries):
             if self.is_away:
                 self.untold.add(job.owner)
-            else:
-                self._settle(None, step)
+            elif not self._settle(None, step) and step.spares_other_run:
+                has_ended = False  # another delivery of the job says how it ends
         if job.retries:
             self.broker.append(Message(job.owner, message.envelope, self.now + 1.0))
         elif has_ended:
@@ -514,20 +556,16 @@ class World:
 
     def _check_the_end(self) -> None:
         for owner in self.jobs:
-            if owner not in self.ends and owner not in self.lost:
+            if owner not in self.ends and owner not in self.lost | self.orphans:
                 raise Violation(f"{owner} is gone without an end")
+        for owner, holder in self.answered_with.items():
+            if holder not in self.ends and holder not in self.lost:
+                raise Violation(f"{owner} was answered with {holder}, which never ran")
         self.now += LEASE + 1.0
         for entry in self.store.scan():
             is_live = entry.state in ("queued", "running") and entry.remaining > 0
-            if is_live and entry.owner not in self.lost | self.untold:
+            if is_live and entry.owner not in self.lost | self.untold | self.orphans:
                 raise Violation(f"{entry.key} is {entry.state} for {entry.owner}: {self.ends.get(entry.owner)}")
-
-
-def job_runs_elsewhere(world: World, worker: Worker) -> bool:
-    """Whether another delivery of the job holds its key: then that one says how the job ends."""
-    owner = worker.message.owner if worker.message is not None else ""
-    others = [other for other in world.workers if other is not worker and other.leases and other.message is not None]
-    return any(other.message is not None and other.message.owner == owner for other in others)
 
 
 def _short(answer: Any) -> str:
