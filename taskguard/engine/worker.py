@@ -216,8 +216,8 @@ class Delivery(Leaving):
             return self._skip(held, layer)
         if (over := self._over_time(held, layer, now)) is not None:
             return over
-        if layer.conflict == "skip":
-            self.envelope = envelope = envelope._replace(join=held.owner)
+        self._join(held, layer)
+        envelope = self.envelope
         if known == "unknown" and held.publish:
             if held.payload == envelope.payload and not may_be_of_a_slot(held.owner):
                 self.phase = "standing_in"
@@ -260,9 +260,13 @@ class Delivery(Leaving):
             return self._skip(held, layer)
         if (over := self._over_time(held, layer, now)) is not None:
             return over
-        if layer.conflict == "skip":
-            self.envelope = self.envelope._replace(join=held.owner)
+        self._join(held, layer)
         return self._wait("running", held, held.remaining, now=now)
+
+    def _join(self, held: Held, layer: Layer) -> None:
+        # With hold="queued" the entry is the job's own: whoever has it joined this job, and is not joined by it.
+        if layer.conflict == "skip" and layer.policy.hold != "queued":
+            self.envelope = self.envelope._replace(join=held.owner)
 
     def _skip(self, held: Held, layer: Layer) -> Effect:
         """Nobody waits for it, and the holder does the work. A receipt is there, or it comes with this end."""

@@ -38,7 +38,7 @@ MOST_REFUSALS = FAULTS + 1
 COPIES = (COPY_RUNS, COPY_WAITS)
 
 
-class Violation(AssertionError):
+class Violation(AssertionError):  # noqa: N818 - of what must never happen
     """What must not happen has happened."""
 
 
@@ -112,7 +112,7 @@ class World:
         self.marks: Counter[str] = Counter()
         """The highest token that the resource behind a key has seen."""
 
-    # -- a history -------------------------------------------------------------------------------------------------------
+    # -- a history ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         for _ in range(STEPS):
@@ -158,7 +158,7 @@ class World:
         self.faults -= 1
         return True
 
-    # -- callers ---------------------------------------------------------------------------------------------------------
+    # -- callers ------------------------------------------------------------------------------------------------------
 
     def _call(self, job: Job) -> None:
         names = self.style == "celery"
@@ -236,7 +236,7 @@ class World:
         self.say(job.owner, "is published", f"and joins {envelope.join}" if envelope.join else "")
         self.broker.append(Message(job.owner, envelope, self.now))
 
-    # -- workers ---------------------------------------------------------------------------------------------------------
+    # -- workers ------------------------------------------------------------------------------------------------------
 
     def _take(self, worker: Worker) -> bool:
         ready = [message for message in self.broker if message.ready <= self.now]
@@ -424,7 +424,7 @@ class World:
         if isinstance(error, PayloadMismatchError) and not self.jobs[owner].envelope.idempotency_key:
             raise Violation(f"{owner} has no idempotency key, and is refused for its payload")
 
-    # -- the store -------------------------------------------------------------------------------------------------------
+    # -- the store ----------------------------------------------------------------------------------------------------
 
     def _ask(self, claim: Claim) -> Lease | Held | Completed:
         answer = self.store.claim(claim)
@@ -496,7 +496,7 @@ class World:
         delay = min(8.0, within + 0.25, 0.25 * 2 ** min(envelope.rounds, 6))
         return self.now + delay * self.by.uniform(0.6, 1.0)
 
-    # -- what goes wrong -------------------------------------------------------------------------------------------------
+    # -- what goes wrong ----------------------------------------------------------------------------------------------
 
     def _fault(self) -> None:
         busy = [worker for worker in self.workers if worker.busy]
@@ -552,7 +552,7 @@ class World:
             self.ends.setdefault(job.owner, "cut off")
         worker.clear()
 
-    # -- the end ---------------------------------------------------------------------------------------------------------
+    # -- the end ------------------------------------------------------------------------------------------------------
 
     def _check_the_end(self) -> None:
         for owner in self.jobs:
