@@ -6,6 +6,7 @@ touches is in one slot, and every key that a script touches is named in its KEYS
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -18,9 +19,11 @@ from taskguard.rules import MICROS, micros, token_of
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
 from taskguard.stores import safe_url
 from taskguard.stores.histories.redis import RedisHistory
-from taskguard.stores.redis_wire import Connections, Lent, Script, Wire
+from taskguard.stores.redis_wire import Connections, ForeignValueError, Lent, Script, Wire
 
 SCAN_PAGE = 500
+
+_logger = logging.getLogger("taskguard")
 
 _CLAIM: Final = Script("claim_new", "entry", "claim")
 _RENEW: Final = Script("entry", "renew")
@@ -76,6 +79,7 @@ class RedisStore:
             raise ConfigurationError(f"RedisStore takes a redis.Redis client, not {type(client).__name__}")
         self._namespace = namespace
         self._name = name or "RedisStore"
+        self._has_skipped = False
         connections = client if isinstance(client, Connections) else Lent(client.connection_pool)
         self.wire = Wire(connections, repr(self), namespace)
         self.history = RedisHistory(self.wire, namespace)
@@ -139,13 +143,30 @@ class RedisStore:
         cursor = b"0"
         while True:
             cursor, found = self.wire.execute(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", SCAN_PAGE)
-            keys = [name for name in found if name.index(b"}") == len(name) - 1]  # a receipt goes on after the brace
-            replies = self.wire.call_many(_GET, [([name], []) for name in keys])
-            for name, reply in zip(keys, replies, strict=True):
+            names = [name for name in found if name.index(b"}") == len(name) - 1]  # a receipt goes on after the brace
+            keys = {name: self._key_of(name) for name in names}
+            ours = [name for name in names if keys[name] is not None]
+            for name, reply in zip(ours, self._look_at(ours), strict=True):
                 if reply:
-                    yield _entry(self._key_of(name), reply)
+                    yield _entry(keys[name] or "", reply)
             if int(cursor) == 0:
                 return
+
+    def _look_at(self, names: list[bytes]) -> list[Any]:
+        """What is kept under each name. What is not ours counts as nothing: one foreign key must not hide the rest."""
+        try:
+            return self.wire.call_many(_GET, [([name], []) for name in names])
+        except ForeignValueError as error:
+            if len(names) > 1:
+                half = len(names) // 2
+                return self._look_at(names[:half]) + self._look_at(names[half:])
+            self._skip(names[0], error.problem)
+            return [None]
+
+    def _skip(self, name: bytes, problem: str) -> None:
+        level = logging.DEBUG if self._has_skipped else logging.WARNING
+        self._has_skipped = True
+        _logger.log(level, "%r leaves out %s: %s", self, name.decode(errors="backslashreplace"), problem)
 
     def forget(self, key: str, /, token: int = 0) -> bool:
         return bool(self.wire.call(_FORGET, [self._entry_key(key)], [token]) == 1)
@@ -162,8 +183,13 @@ class RedisStore:
     def _entry_key(self, key: str) -> str:
         return f"{self._namespace}:{{{_tag(key)}}}"
 
-    def _key_of(self, name: bytes) -> str:
-        return unquote(name.decode().removeprefix(f"{self._namespace}:{{").removesuffix("}"))
+    def _key_of(self, name: bytes) -> str | None:
+        """The key whose entry has that name; None if no key of ours has."""
+        key = unquote(name.decode(errors="replace").removeprefix(f"{self._namespace}:{{").removesuffix("}"))
+        if self._entry_key(key).encode() == name:
+            return key
+        self._skip(name, "it is not the name of an entry")
+        return None
 
     def _keys(self, claimant: Claimant) -> list[str]:
         entry = self._entry_key(claimant.key)
