@@ -32,11 +32,12 @@ from taskguard.heartbeat import Heartbeat, Holding
 from taskguard.history import Recorder, history_of
 from taskguard.keys import differing
 from taskguard.lone_fence import lone_fence
+from taskguard.names import check_claim, check_entry, check_key
 from taskguard.outages import grace_of, holder_that_may_return
 from taskguard.outcomes import JsonOutcomes, Outcomes
 from taskguard.policy import Policy
 from taskguard.signatures import fence_parameter, runs_later
-from taskguard.store import TOKEN_LIMIT, Claim, Claimant, Completed, Held, Lease, Reuse, Store
+from taskguard.store import Claim, Claimant, Completed, Held, Lease, Reuse, Store
 from taskguard.stores import open_store
 from taskguard.switch import is_off
 from taskguard.waiting import pauses
@@ -127,7 +128,7 @@ class Guard:
             on_conflict="wait",
             wait_up_to=wait_up_to,
         )
-        nested = fence_held_here(self.store, _checked(key))
+        nested = fence_held_here(self.store, check_key(key))
         if nested is not None:
             yield nested
             return
@@ -170,7 +171,7 @@ class Guard:
         kept as JSON: what JSON cannot say is given to the first caller, and later ones get `OutcomeNotKeptError`.
         A run whose token a resource refuses although nobody replaced it is begun again, under a higher one.
         """
-        if fence_held_here(self.store, _checked(key)) is not None:
+        if fence_held_here(self.store, check_key(key)) is not None:
             raise ConfigurationError(f"{key} is held by the very code that wants to run it: call the function itself")
         if runs_later(function):
             raise ConfigurationError(
@@ -229,18 +230,21 @@ class Guard:
         floor: int = 0,
         **rest: Any,
     ) -> Claim:
-        """A claim of *owner*, under a new attempt where none is given, for as long as the policy says."""
-        if not 0 <= floor < TOKEN_LIMIT - 1:
-            raise ConfigurationError(f"floor={floor} is no token: tokens are below 2**53")
-        return Claim(
-            key,
-            owner,
-            attempt or new_attempt(),
-            lease=lease or policy.lease,
-            keep_for=policy.keep,
-            reuse=_REUSE[policy.on_done],
-            floor=floor,
-            **rest,
+        """A claim of *owner*, under a new attempt where none is given, for as long as the policy says.
+
+        Raises ConfigurationError if its names or numbers are none that every store takes.
+        """
+        return check_claim(
+            Claim(
+                key,
+                owner,
+                attempt or new_attempt(),
+                lease=lease or policy.lease,
+                keep_for=policy.keep,
+                reuse=_REUSE[policy.on_done],
+                floor=floor,
+                **rest,
+            )
         )
 
     def begin(
@@ -317,7 +321,7 @@ class Guard:
 
     def free(self, key: str, *, token: int = 0, by: str = "") -> bool:
         """Free *key* by hand; with *token*, only if that is the newest still. Its holder is told that it lost it."""
-        entry = self.store.get(key)
+        entry = self.store.get(check_entry(key))
         freed = self.store.forget(key, token)
         if freed:
             owner = entry.owner if entry is not None else ""
@@ -412,16 +416,6 @@ def new_attempt() -> str:
 def _owner() -> str:
     """A name that says where to look, for a holder that is no job of a queue."""
     return f"{os.uname().nodename}:{os.getpid()}:{os.urandom(6).hex()}"
-
-
-def _checked(key: str) -> str:
-    if not isinstance(key, str) or not key:
-        raise ConfigurationError(f"a key is a non-empty text, not {key!r}")
-    try:
-        key.encode()
-    except UnicodeEncodeError:
-        raise ConfigurationError(f"the key {key!r} cannot be written as UTF-8; replace its lone surrogates") from None
-    return key
 
 
 def _policy(**options: Any) -> Policy:

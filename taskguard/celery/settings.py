@@ -14,6 +14,7 @@ from celery import Celery
 from taskguard.errors import ConfigurationError
 from taskguard.events import Listener
 from taskguard.history import Kept, check_kept
+from taskguard.names import check_namespace
 from taskguard.schedule.entry import CatchUp, Overlap, Timing
 from taskguard.store import Store
 
@@ -60,8 +61,7 @@ class Settings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 10 * 365 * 86400:
                 raise ConfigurationError(f"taskguard_{name}={value!r} is no duration; write a number of seconds")
-        if not isinstance(self.namespace, str) or not self.namespace:
-            raise ConfigurationError(f"taskguard_namespace={self.namespace!r} is no name; write a text")
+        check_namespace(self.namespace, "taskguard_namespace")
         if not _are_functions(self.listeners):
             raise ConfigurationError(
                 f"taskguard_listeners={self.listeners!r} is no list of functions; write [function, …]"

@@ -24,6 +24,7 @@ from taskguard.guard import Guard
 from taskguard.history import Kept, Recorder, check_kept
 from taskguard.identity import Identity
 from taskguard.keys import KeyMaker
+from taskguard.names import check_namespace
 from taskguard.places import place_of, run_of
 from taskguard.policy import Policy
 from taskguard.rq.note import Note
@@ -68,6 +69,7 @@ class Settings:
         if not isinstance(self.listeners, (list, tuple)):
             raise ConfigurationError("listeners= takes a list of functions; write listeners=[function]")
         check_kept("history", self.history)
+        check_namespace(self.namespace)
 
 
 class JobGuard:

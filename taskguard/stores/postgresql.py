@@ -27,6 +27,7 @@ from psycopg.rows import namedtuple_row
 
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
 from taskguard.forks import Forked, watch_forks
+from taskguard.names import check_namespace
 from taskguard.rules import MICROS, micros, token_of
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
 from taskguard.stores import safe_url
@@ -86,6 +87,7 @@ class PostgresStore(Forked):
             raise ConfigurationError(f"schema={schema!r} cannot be used; it takes lower-case letters, digits and _")
         if not 0 < timeout < inf:
             raise ConfigurationError(f"timeout={timeout!r} cannot be used; it takes a positive number of seconds")
+        check_namespace(namespace)
         self._name = f"PostgresStore({safe_url(url)!r}, namespace={namespace!r}, schema={schema!r})"
         self._server = _server(url)
         self._namespace = namespace
@@ -215,7 +217,7 @@ class PostgresStore(Forked):
 
     def _call(self, function: str, idle: list[_Connection] | None = None, /, **arguments: Any) -> Any:
         named = ", ".join(f"_{name} => %({name})s" for name in arguments)
-        [row] = self._ask(f'{self._to_write}SELECT * FROM "{self._schema}".{function}({named})', arguments, idle)
+        [row] = self._ask(f'SELECT * FROM "{self._schema}".{function}({named})', arguments, idle)
         return row
 
     def _look(self, which: str, key: str) -> list[Entry]:
@@ -235,16 +237,24 @@ class PostgresStore(Forked):
         return self._see(query, {"namespace": self._namespace, **arguments})
 
     def _see(self, query: str, arguments: dict[str, Any]) -> list[Any]:
-        return self._ask(self._to_look + query, arguments)
+        return self._ask(query, arguments, preamble=self._to_look)
 
-    def _ask(self, query: str, arguments: dict[str, Any], idle: list[_Connection] | None = None) -> list[Any]:
+    def _ask(
+        self,
+        query: str,
+        arguments: dict[str, Any],
+        idle: list[_Connection] | None = None,
+        *,
+        preamble: str = "",
+    ) -> list[Any]:
+        asked = (preamble or self._to_write) + query
         try:
             try:
-                return self._send(query, arguments, idle)
+                return self._send(asked, arguments, idle)
             except _MISSING:
                 # The first use, or somebody dropped it. Nothing was done, so asking again is safe.
                 self._send(self._to_write + self._creation(), None, idle)
-                return self._send(query, arguments, idle)
+                return self._send(asked, arguments, idle)
         except (psycopg.Error, UnicodeError) as error:
             raise self._explained(error) from error
 

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 import redis
 
 from taskguard.errors import ConfigurationError
+from taskguard.names import check_namespace
 from taskguard.rules import MICROS, micros, token_of
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
 from taskguard.stores import safe_url
@@ -73,6 +74,7 @@ class RedisStore:
     )
 
     def __init__(self, client: redis.Redis | Connections, *, namespace: str = "taskguard", name: str = "") -> None:
+        check_namespace(namespace)
         if "{" in namespace or "}" in namespace:
             raise ConfigurationError(f"namespace={namespace!r} must have no braces: they mark the key's hash slot")
         if not isinstance(client, (redis.Redis, Connections)):
