@@ -27,6 +27,7 @@ from taskguard.errors import (
     WaitTimeoutError,
 )
 from taskguard.events import Event, Kind, Listener, Listeners, log
+from taskguard.evictions import PROBLEM, WAY_OUT, Eviction, OnEvictingStore, check_on_evicting_store
 from taskguard.fence import Fence, fence_held_here
 from taskguard.heartbeat import Heartbeat, Holding
 from taskguard.history import Recorder, history_of
@@ -65,6 +66,7 @@ class Guard:
         outcomes: Outcomes | None = None,
         listeners: Iterable[Listener] = (log,),
         history: bool = True,
+        on_evicting_store: OnEvictingStore = "warn",
     ) -> None:
         if isinstance(store, str):
             store = open_store(store, namespace=namespace or "taskguard")
@@ -76,7 +78,11 @@ class Guard:
             raise ConfigurationError(f"patience={patience!r} is no duration; write a number of seconds")
         if not isinstance(history, bool):
             raise ConfigurationError(f"history={history!r} is neither; write history=True or history=False")
+        check_on_evicting_store("on_evicting_store", on_evicting_store)
         self.store = store
+        self._on_evicting_store = on_evicting_store
+        self._eviction: Eviction | None = getattr(store, "eviction", None) if on_evicting_store != "ignore" else None
+        """What is known of the server's eviction; None once there is nothing to be said of it."""
         self.patience = float(patience)
         self._last_failure = float("-inf")
         """When the store was last asked in vain."""
@@ -308,7 +314,12 @@ class Guard:
                 looked = since_boot()
             return since_boot(), self.store.claim(claim)
 
-        asked, answer = self._patiently(once, claim, self.patience if patience is None else patience)
+        patience = self.patience if patience is None else patience
+        if self._on_evicting_store == "refuse" and self._eviction is not None:
+            self._refuse_eviction(self._eviction, claim, patience)
+        asked, answer = self._patiently(once, claim, patience)
+        if self._eviction is not None:
+            self._warn_of_eviction(self._eviction, claim)
         if tell:
             self._tell_of_answer(claim, answer, arguments)
         return asked, answer
@@ -359,6 +370,26 @@ class Guard:
                     self.tell("store_unavailable" if passing else "store_failed", claimant, detail=str(error))
                     raise
             time.sleep(pause)
+
+    def _refuse_eviction(self, eviction: Eviction, claim: Claim, patience: float) -> None:
+        ask: Callable[[], str] = self.store.eviction_policy  # type: ignore[attr-defined]
+        # One that did evict is asked again: somebody may have set it right.
+        policy = self._patiently(lambda: eviction.ask(ask) if eviction.policy else eviction.learn(ask), claim, patience)
+        if policy:
+            raise ConfigurationError(
+                f'{self.store!r} has maxmemory-policy {policy}: {PROBLEM}. on_evicting_store="refuse" lets no claim '
+                f"through; {WAY_OUT}"
+            )
+        self._eviction = None
+
+    def _warn_of_eviction(self, eviction: Eviction, claim: Claim) -> None:
+        # Once the store has answered: one that is away has cost the caller its time already.
+        with suppress(StoreUnavailableError):
+            policy = eviction.learn(self.store.eviction_policy)  # type: ignore[attr-defined]
+            self._eviction = None
+            if policy and eviction.is_to_be_said():
+                detail = f"{self.store!r} has maxmemory-policy {policy}: {PROBLEM}; {WAY_OUT}"
+                self.tell("store_evicts", claim, detail=detail)
 
     def _obtain(self, claim: Claim, policy: Policy, *, idempotency_key: str | None = None) -> Work | Completed:
         """Ask until the key is ours, or the work has ended; at most as long as the policy waits."""

@@ -88,7 +88,13 @@ class Guarding:
 
     def _open(self, store: Store | str) -> Guard:
         namespace = self.settings.namespace if isinstance(store, str) else None
-        guard = Guard(store, namespace=namespace, outcomes=self.outcomes, history=bool(self.settings.history))
+        guard = Guard(
+            store,
+            namespace=namespace,
+            outcomes=self.outcomes,
+            history=bool(self.settings.history),
+            on_evicting_store=self.settings.on_evicting_store,
+        )
         if guard.recorder is not None:
             # A child of the pool ends without what Python does at exit.
             worker_process_shutdown.connect(flush_all, dispatch_uid="taskguard.history")

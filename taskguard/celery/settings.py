@@ -13,6 +13,7 @@ from celery import Celery
 
 from taskguard.errors import ConfigurationError
 from taskguard.events import Listener
+from taskguard.evictions import OnEvictingStore, check_on_evicting_store
 from taskguard.history import Kept, check_kept
 from taskguard.names import check_namespace
 from taskguard.schedule.entry import CatchUp, Overlap, Timing
@@ -35,6 +36,8 @@ class Settings:
     republish_after: float = 300.0
     """After so long in the queue a message counts as lost, and the next duplicate call publishes it again."""
     on_store_error: Literal["retry", "fail", "run_unguarded"] = "retry"
+    on_evicting_store: OnEvictingStore = "warn"
+    """What to do where the store's server removes entries when its memory is short."""
     tasks: Mapping[str, Mapping[str, Any]] | None = None
     """Options by a pattern of task names: guards tasks without a change to their code."""
     overlap: Overlap = "skip"
@@ -56,6 +59,7 @@ class Settings:
             raise ConfigurationError(
                 f"taskguard_on_store_error={self.on_store_error!r} is not known; write retry, fail or run_unguarded"
             )
+        check_on_evicting_store("taskguard_on_evicting_store", self.on_evicting_store)
         check_kept("taskguard_history", self.history)
         for name in ("queued_for", "republish_after"):
             value = getattr(self, name)

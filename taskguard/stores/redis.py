@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 import redis
 
 from taskguard.errors import ConfigurationError
+from taskguard.evictions import Eviction
 from taskguard.names import check_namespace
 from taskguard.rules import MICROS, micros, token_of
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
@@ -84,6 +85,7 @@ class RedisStore:
         self._has_skipped = False
         connections = client if isinstance(client, Connections) else Lent(client.connection_pool)
         self.wire = Wire(connections, repr(self), namespace)
+        self.eviction = _eviction_of(connections.pool)
         self.history = RedisHistory(self.wire, namespace)
 
     def __repr__(self) -> str:
@@ -180,6 +182,14 @@ class RedisStore:
         """One command of the server's own, such as INFO: for whoever looks after the server."""
         return self.wire.execute(*command)
 
+    def eviction_policy(self) -> str:
+        """How the server makes room when its memory is short; empty if it removes nothing."""
+        # INFO and not CONFIG, which hosted servers deny. Every key of ours has an end, so volatile-* means them too.
+        lines = self.execute(b"INFO", b"memory").decode().splitlines()
+        facts = dict(line.partition(":")[::2] for line in lines)
+        policy: str = facts.get("maxmemory_policy", "noeviction")
+        return "" if policy == "noeviction" or facts.get("maxmemory") == "0" else policy
+
     # -- keys ----------------------------------------------------------------------------------------------------
 
     def _entry_key(self, key: str) -> str:
@@ -196,6 +206,16 @@ class RedisStore:
     def _keys(self, claimant: Claimant) -> list[str]:
         entry = self._entry_key(claimant.key)
         return [entry, f"{entry}:{claimant.owner}"]
+
+
+def _eviction_of(pool: redis.ConnectionPool) -> Eviction:
+    """What this process knows of the pool's server, whichever store it was that asked."""
+    server = tuple(pool.connection_kwargs.get(name) for name in ("host", "port", "path"))
+    known = any(part is not None for part in server)  # not so if a sentinel has to be asked
+    return _evictions.setdefault(server, Eviction()) if known else Eviction()
+
+
+_evictions: dict[tuple[Any, ...], Eviction] = {}
 
 
 def _who(claimant: Claimant) -> list[Any]:
