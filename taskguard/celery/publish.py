@@ -23,6 +23,7 @@ from taskguard.celery.result import StoredResult, handle, info
 from taskguard.celery.shown import with_texts
 from taskguard.errors import DuplicateTaskError, KeyArgumentError, PayloadMismatchError, StoreError
 from taskguard.interrupt import came_by_signal
+from taskguard.names import check_job_id
 from taskguard.places import is_queued, next_of, place_of
 from taskguard.schedule.entry import may_be_of_a_slot
 from taskguard.store import Completed, Ending, Held, Lease
@@ -105,6 +106,8 @@ class _OneCall:
         return is_queued(self._guarding.calls.store.get(next_of(self._headers.key)))
 
     def _find_key(self) -> Headers:
+        if self._is_named:
+            check_job_id("task_id", self.task_id)
         found = self._call.headers
         if found.key:
             return found

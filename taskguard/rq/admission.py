@@ -19,6 +19,7 @@ from rq.job import Job
 
 from taskguard.calls import CallInfo
 from taskguard.errors import DuplicateTaskError, KeyArgumentError, PayloadMismatchError, StoreError
+from taskguard.names import LONGEST, check_job_id
 from taskguard.places import is_queued, next_of, place_of
 from taskguard.rq.guarding import JobGuard
 from taskguard.rq.note import Note
@@ -65,7 +66,7 @@ class Admission:
         """What the job is enqueued with."""
         self._id = job_id
         self._owner = owner_of(job_id, repeats, run)
-        self._waits_for = guarded.settings.queued_for + delay if ttl is None else float(ttl)
+        self._waits_for = min(LONGEST, guarded.settings.queued_for + delay if ttl is None else float(ttl))
         self._pending = pending
         """Claimed by this process, and enqueued when the caller executes its pipeline."""
         self._lease: Lease | None = None
@@ -73,6 +74,7 @@ class Admission:
 
     def ask(self) -> Any:
         """The job that is the answer; None if this call is to be enqueued."""
+        check_job_id("job_id", self._id)
         try:
             self._find_key()
         except KeyArgumentError:

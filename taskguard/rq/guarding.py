@@ -19,11 +19,13 @@ from rq.serializers import DefaultSerializer
 
 from taskguard.errors import ConfigurationError, StoreError
 from taskguard.events import Listener
+from taskguard.evictions import OnEvictingStore, check_on_evicting_store
 from taskguard.fence import current_fence
 from taskguard.guard import Guard
 from taskguard.history import Kept, Recorder, check_kept
 from taskguard.identity import Identity
 from taskguard.keys import KeyMaker
+from taskguard.names import check_namespace
 from taskguard.places import place_of, run_of
 from taskguard.policy import Policy
 from taskguard.rq.note import Note
@@ -50,6 +52,8 @@ class Settings:
     queued_for: float = 86400.0
     """How long a queued entry waits for its worker, on top of the delay, never past the job's `ttl`."""
     on_store_error: Literal["retry", "fail", "run_unguarded"] = "retry"
+    on_evicting_store: OnEvictingStore = "warn"
+    """What to do where the store's server removes entries when its memory is short."""
     listeners: Sequence[Listener] = ()
     history: Kept = True
     """Whether decisions are kept in the store, for `taskguard explain`, `stats` and `watch`.
@@ -67,7 +71,9 @@ class Settings:
             raise ConfigurationError(f"queued_for={value!r} is no duration; write a number of seconds")
         if not isinstance(self.listeners, (list, tuple)):
             raise ConfigurationError("listeners= takes a list of functions; write listeners=[function]")
+        check_on_evicting_store("on_evicting_store", self.on_evicting_store)
         check_kept("history", self.history)
+        check_namespace(self.namespace)
 
 
 class JobGuard:
@@ -256,7 +262,13 @@ def guard_on(connection: Redis, serializer: Any, settings: Settings = Settings()
     All functions of a connection have one guard, so that one thread renews for them.
     """
     found = vars(connection.connection_pool).setdefault(_GUARDS, {})
-    which = (settings.namespace, id(serializer), tuple(settings.listeners), bool(settings.history))
+    which = (
+        settings.namespace,
+        id(serializer),
+        tuple(settings.listeners),
+        bool(settings.history),
+        settings.on_evicting_store,
+    )
     if which not in found:
         store = RedisStore(connection, namespace=settings.namespace)
         found[which] = made = _make_guard(store, serializer, settings, history=False)
@@ -268,11 +280,12 @@ def guard_on(connection: Redis, serializer: Any, settings: Settings = Settings()
 
 def warm(connection: Redis, serializer: Any) -> None:
     """Make what every work horse needs, in the process that forks them."""
-    guard = guard_on(connection, serializer)
+    store = cast(RedisStore, guard_on(connection, serializer).store)
     Policy.trusted()
     _learn_version(connection)
     with suppress(StoreError):
-        cast(RedisStore, guard.store).wire.learn_silence()  # a horse then ends without waiting for its last words
+        store.wire.learn_silence()  # a horse then ends without waiting for its last words
+        store.eviction.learn(store.eviction_policy)  # and has nothing to ask before them
 
 
 def _learn_version(connection: Redis) -> None:
@@ -284,7 +297,12 @@ def _learn_version(connection: Redis) -> None:
 
 
 def _make_guard(store: Store, serializer: Any, settings: Settings, *, history: bool) -> Guard:
-    guard = Guard(store, outcomes=QueueOutcomes(serializer), history=history)
+    guard = Guard(
+        store,
+        outcomes=QueueOutcomes(serializer),
+        history=history,
+        on_evicting_store=settings.on_evicting_store,
+    )
     for listener in settings.listeners:
         guard.listeners.add(listener)
     return guard

@@ -15,7 +15,7 @@ from rq.exceptions import DuplicateJobError
 from rq.group import Group
 from rq.job import Job
 
-from taskguard import DuplicateTaskError, PayloadMismatchError
+from taskguard import ConfigurationError, DuplicateTaskError, PayloadMismatchError
 from taskguard.rq import GuardedQueue
 from tests.rq import jobs
 from tests.rq.scene import OURS, PLAIN, Scene, mostly_ours
@@ -73,6 +73,26 @@ def test_jobs_of_a_plain_queue_are_guarded_when_they_run(scene: Scene, kind: str
 
     assert scene.result(one) == scene.result(two)  # the second one joined the first
     assert scene.runs == 1
+
+
+def test_an_id_that_no_store_can_keep_is_refused_at_the_call(scene: Scene):
+    with pytest.raises(ConfigurationError, match="job_id.*5000 bytes"):
+        scene.call(job_id="x" * 5000)
+    with pytest.raises(ConfigurationError, match="job_id.*5000 bytes"):
+        scene.queue.enqueue_many([Queue.prepare_data(jobs.job_, (scene.key,), job_id="x" * 5000)])
+    assert scene.queue.count == 0 and scene.state() is None
+
+
+@pytest.mark.parametrize("kind", [OURS, PLAIN])
+def test_a_job_of_a_plain_queue_whose_id_no_store_can_keep_fails_as_itself(scene: Scene, kind: str):
+    queue = Queue(scene.queue.name, connection=scene.connection)
+    job = queue.enqueue(jobs.job_, scene.key, job_id="x" * 600)
+    scene.start_worker(kind)
+    wait_until(lambda: job.get_status() == "failed")
+
+    assert "the job's id" in str(job.latest_result().exc_string)
+    assert queue.failed_job_registry.get_job_ids() == [job.id]
+    assert scene.runs == 0
 
 
 def test_threads_that_call_at_once_make_one_job(scene: Scene):
