@@ -80,10 +80,11 @@ class Admission:
         except TypeError:
             return None  # arguments that do not fit are for the body to refuse, as without a guard
         place = place_of(self._policy, self.note.key)
-        if not place:
-            return None
         try:
+            # Also where nothing is claimed yet: a worker that looks at another store is to notice.
             self.note = self.note.with_(store=self._guarded.store_name(self._guard, PATIENCE), at=time.time())
+            if not place:
+                return None
             return self._claim_next() if self._finds_one_more_queued() else self._claim(place)
         except StoreError as error:
             # The worker will ask. Whatever the store's trouble is, it is no reason to lose the call.
@@ -113,9 +114,7 @@ class Admission:
     def _find_key(self) -> None:
         keys, (args, kwargs), given = self._guarded.keys, self._call, self.note.idempotency_key
         key = keys.explicit(given) if given else keys(args, kwargs)
-        # Where two calls of one key may differ, all their arguments are compared.
-        compared = given or self._policy.on_conflict.enqueue == "run_once_more"
-        payload = keys.payload(args, kwargs) if compared else self._guarded.likeness(args, kwargs)
+        payload = keys.payload(args, kwargs) if given else self._guarded.likeness(args, kwargs)
         self.note = self.note.with_(key=key, payload=payload)
         self.info = CallInfo(key, self._id)
 
