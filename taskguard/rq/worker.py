@@ -25,7 +25,7 @@ from taskguard.rq import singleton_task  # noqa: F401 - so that no work horse ha
 from taskguard.rq.answer import NothingToTell
 from taskguard.rq.delivery import ATTEMPT
 from taskguard.rq.guarding import guard_for, warm
-from taskguard.rq.noted import NotedJob, PutBack, is_scheduled_again, noted, noted_class
+from taskguard.rq.noted import PutBack, is_scheduled_again, noted, noted_class
 from taskguard.rq.run import Run  # noqa: F401 - nor this
 from taskguard.rq.settle import settle_for
 from taskguard.rq.slot import put_back_if_stuck, settle_slot, slot_of
@@ -172,11 +172,9 @@ def _import_as(name: str, kind: type) -> str:
 def _is_leftover(job: Job, queue: Queue) -> bool:
     """Whoever enqueues a job marks it as queued: one that is found ended was in the queue twice.
 
-    Or it was enqueued again while it ran, as rq-scheduler does: that is another occurrence.
+    Or it was enqueued again before it ended, as rq-scheduler does: that is another occurrence.
     """
-    if job.get_status(refresh=False) not in (JobStatus.FINISHED, JobStatus.FAILED):
-        return False
-    if is_scheduled_again(job) and isinstance(job, NotedJob) and job.ended != job.enqueueing:
+    if job.get_status(refresh=False) not in (JobStatus.FINISHED, JobStatus.FAILED) or is_scheduled_again(job):
         return False
     try:
         return slot_of(job) is not None or guard_for(job.func, queue) is not None
