@@ -61,7 +61,7 @@ class Admission:
         self._call = (args, kwargs)
         # An id that its caller chose may have been used before; this is another occurrence of it.
         run = os.urandom(4).hex() if is_named else ""
-        self.note = Note(run=run, idempotency_key=idempotency_key)
+        self.note = Note(run=run, idempotency_key=idempotency_key, queue_class=guarded.named_by(queue))
         """What the job is enqueued with."""
         self._id = job_id
         self._owner = owner_of(job_id, repeats, run)

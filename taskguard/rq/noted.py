@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import rq.job
 from rq.job import Job, Retry, _job_stack
-from rq.utils import utcformat
+from rq.utils import import_attribute, utcformat
 
-from taskguard.rq.guarding import guard_for, guard_of
+from taskguard.rq.guarding import JobGuard, guard_for, guard_of
 from taskguard.rq.note import Note
 
 if TYPE_CHECKING:
@@ -104,14 +104,26 @@ class NotedJob(Job):
             from taskguard.rq.slot import run_in_slot
 
             return run_in_slot(self, self._execute)
-        has_patterns = getattr(self.queue_class, "taskguard_tasks", None)
-        guarded = guard_for(self.func, self.queue_class) if has_patterns else None
-        if guarded is None or guarded is guard_of(self.func):
+        own = guard_of(self.func)
+        guarded = self.guard_at(self.queue_class) if own is None else own
+        if guarded is own:
+            if own is None and self.note.key:
+                from taskguard.rq.unguarded import let_run
+
+                let_run(self)
             return super()._execute()
+        assert guarded is not None
         from taskguard.rq.run import run
 
         args = self.args if self.instance is None else (self.instance, *self.args)
         return run(self, guarded, args, self.kwargs)
+
+    def guard_at(self, queue_class: Any) -> JobGuard | None:
+        """What guards its function, at a worker with queues of that class; its caller's may be of another."""
+        found = guard_for(self.func, queue_class)
+        if found is None and self.note.queue_class:
+            found = guard_for(self.func, _imported(self.note.queue_class))
+        return found
 
     def _handle_retry_result(self, queue: Queue, pipeline: Any, *args: Any, **kwargs: Any) -> None:
         if isinstance(self._result, PutBack):
@@ -155,6 +167,14 @@ class NotedJob(Job):
     def run_name(self) -> str:
         """Tells apart the jobs that were given one id, also by queues that write no note."""
         return self.note.run if self.note.made else self.made
+
+
+def _imported(path: str) -> Any:
+    """The class of that name; None if there is none here."""
+    try:
+        return import_attribute(path)
+    except (ImportError, AttributeError, ValueError):
+        return None
 
 
 def _is_rqs_own(method: Any) -> bool:
