@@ -44,6 +44,15 @@ class GuardedQueue(Queue):
     """Options by a pattern of function names: guards functions without a change to their code. For a class of your own,
     given to the workers too: `rq worker --queue-class … --worker-class taskguard.rq.GuardedWorker`."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        if "commit_mode" in options and not _knows_commit_modes(type(self)):
+            # RQ's own class takes any option, and leaves it unread: jobs would outlive a transaction that fails.
+            raise ConfigurationError(
+                f"{type(self).__name__} knows no commit_mode; for django-rq write "
+                'QUEUE_CLASS = "taskguard.rq.django.GuardedDjangoQueue", or derive your class from that one'
+            )
+        super().__init__(*args, **options)
+
     def create_job(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         _check(func)
         return put_down(super().create_job(func, *args, **kwargs))
@@ -204,6 +213,10 @@ def guarded(queue: Queue) -> Queue:
     twin = copy.copy(queue)
     twin.__class__ = _guarded_class(base)
     return twin
+
+
+def _knows_commit_modes(kind: type) -> bool:
+    return any(base.__module__.startswith("django_rq.") for base in kind.__mro__)
 
 
 def _is_known(job: Job) -> bool:
