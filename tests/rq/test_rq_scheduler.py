@@ -89,6 +89,17 @@ def test_occurrences_that_pile_up_run_one_at_a_time(scene: Scene, scheduler: Any
     assert scene.runs == 4 and not scene.overlaps and scene.queue.count == 0
 
 
+def test_an_occurrence_whose_horse_dies_takes_none_of_the_others_along(scene: Scene, scheduler: Any):
+    job = _schedule(scheduler, scene, "waits", kwargs={"then": "die once"})
+    scene.start_worker()
+    for n, times in ((1, 1), (4, 3)):  # the first dies, and those after it find its name used up
+        _pile_up(scheduler, job, times=times)
+        scene.begun(n)
+    scene.wait_for_status(job, "finished")
+
+    assert scene.runs == 4 and not scene.overlaps and scene.state("waits") == "done"
+
+
 @both_workers
 def test_a_later_occurrence_that_comes_while_the_one_before_runs_waits_for_it(scene: Scene, scheduler: Any, kind: str):
     job = _schedule(scheduler, scene, "waits", kwargs={"gate": "gate"})
