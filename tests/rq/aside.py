@@ -5,7 +5,9 @@ What it needs to read cron expressions has the same import name as what django-c
 
 from __future__ import annotations
 
+import atexit
 import importlib
+import shutil
 import subprocess
 import sys
 from functools import cache
@@ -25,6 +27,7 @@ def place() -> Path:
     if (found / "rq_scheduler").exists():
         return found
     made = Path(mkdtemp(prefix="aside-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
     line = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(made), "--group", GROUP]
     if subprocess.run(line, capture_output=True, timeout=60).returncode:
         pytest.skip("rq-scheduler cannot be had here")
