@@ -100,8 +100,16 @@ class KeyMaker:
         return self._key(f"idempotency:{canonical(idempotency_key)}")
 
     def payload(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """A digest of all arguments, chosen for the key or not: it differs where two calls differ."""
-        return f"{VERSION}:{_digest(_All().form(self._bind(args, kwargs)))}"
+        """A digest of all arguments, chosen for the key or not: it differs where two calls differ.
+
+        Of an argument that has no stable form it holds the type alone: the caller's own key says that it is the same.
+        """
+        bound = self._bind(args, kwargs)
+        try:
+            form = _All().form(bound)
+        except KeyArgumentError:
+            form = braced([canonical(name) + _form_or_type(value) for name, value in bound.arguments.items()])
+        return f"{VERSION}:{_digest(form)}"
 
     def likeness(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """A digest that two calls share only if all their arguments are the same; the same ones need not share it.
@@ -150,6 +158,13 @@ class KeyMaker:
 
     def _key(self, form: str) -> str:
         return f"{self.space}:{VERSION}:{_digest(form)}"
+
+
+def _form_or_type(value: object) -> str:
+    try:
+        return canonical(value)
+    except KeyArgumentError:
+        return f"type:{name_of(type(value))};"
 
 
 def differing(one: str, other: str) -> tuple[str, ...]:

@@ -183,6 +183,13 @@ class JobGuard:
             self._store = open_store(store, namespace=self.settings.namespace)
         return self._store or store  # type: ignore[return-value]
 
+    def named_by(self, queue: Queue) -> str:
+        """The class of the queue, if it is that which guards the function: it travels with each job.
+
+        A worker may not have been given it: pools of RQ give their workers plain queues (up to 2.12 at least).
+        """
+        return f"{type(queue).__module__}.{type(queue).__qualname__}" if self._is_named else ""
+
     def store_name(self, guard: Guard, patience: float) -> str:
         """What the store is called; it travels with each job."""
         if self.settings.store is None:
@@ -193,9 +200,10 @@ class JobGuard:
         """Whether the caller of the job has claimed it in another store than this process asks."""
         if not note.store or (self.settings.store is None and note.store == self.store_name(guard, 0.0)):
             return False
-        if not note.store.startswith(_OWN):
+        namespace = own_namespace(note.store)
+        if namespace is None:
             return self._identity.is_other(guard, note.store, note.at)
-        theirs = replace(self.settings, store=None, namespace=note.store.removeprefix(_OWN))
+        theirs = replace(self.settings, store=None, namespace=namespace)
         own = Identity().name(guard_on(connection, DefaultSerializer, theirs), guard.patience)
         return own != self._identity.name(guard, guard.patience)
 
@@ -328,6 +336,11 @@ def _record(guard: Guard, recorder: Recorder) -> None:
 
 _ADDRESS = ("host", "port", "path", "db", "username", "password")
 _recorders: dict[tuple[Any, ...], Recorder] = {}
+
+
+def own_namespace(store_name: str) -> str | None:
+    """The namespace in the queue's own Redis; None if that is the name of another store."""
+    return store_name.removeprefix(_OWN) if store_name.startswith(_OWN) else None
 
 
 # -- finding it --------------------------------------------------------------------------------------------------
