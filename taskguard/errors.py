@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+IDEMPOTENCY_KEY = "idempotency_key"
 HIGHEST_TOKEN = 2**53 - 1  # one below `store.TOKEN_LIMIT`
 
 
@@ -43,6 +44,8 @@ class KeyArgumentError(TaskguardError, TypeError):
         self.problem = problem
 
     def __str__(self) -> str:
+        if self.argument == IDEMPOTENCY_KEY:
+            return f"no key can be made from {self.argument}: {self.problem}"
         return (
             f"no key can be made from argument {self.argument!r}: {self.problem}; "
             "choose other arguments with key=, or give key= a function that returns a plain value"

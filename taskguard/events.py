@@ -27,6 +27,7 @@ Kind: TypeAlias = Literal[
     "renewal_failed",  # the store could not be asked; it is asked again
     "store_unavailable",
     "store_failed",  # it answered, and the answer cannot be used
+    "store_evicts",  # it removes entries when its memory is short; told once per process
     "wait_timeout",
     "too_many_starts",
     "not_kept",  # the work is done, its result could not be kept

@@ -27,17 +27,19 @@ from taskguard.errors import (
     WaitTimeoutError,
 )
 from taskguard.events import Event, Kind, Listener, Listeners, log
+from taskguard.evictions import PROBLEM, WAY_OUT, Eviction, OnEvictingStore, check_on_evicting_store
 from taskguard.fence import Fence, fence_held_here
 from taskguard.heartbeat import Heartbeat, Holding
 from taskguard.history import Recorder, history_of
 from taskguard.interrupt import came_by_signal
 from taskguard.keys import differing
 from taskguard.lone_fence import lone_fence
+from taskguard.names import check_claim, check_entry, check_key
 from taskguard.outages import grace_of, holder_that_may_return
 from taskguard.outcomes import JsonOutcomes, Outcomes
 from taskguard.policy import REUSE, Policy
 from taskguard.signatures import fence_parameter, runs_later
-from taskguard.store import TOKEN_LIMIT, Claim, Claimant, Completed, Held, Lease, Store
+from taskguard.store import Claim, Claimant, Completed, Held, Lease, Store
 from taskguard.stores import open_store
 from taskguard.switch import is_off
 from taskguard.waiting import pauses
@@ -63,6 +65,7 @@ class Guard:
         outcomes: Outcomes | None = None,
         listeners: Iterable[Listener] = (log,),
         history: bool = True,
+        on_evicting_store: OnEvictingStore = "warn",
     ) -> None:
         if isinstance(store, str):
             store = open_store(store, namespace=namespace or "taskguard")
@@ -74,7 +77,11 @@ class Guard:
             raise ConfigurationError(f"patience={patience!r} is no duration; write a number of seconds")
         if not isinstance(history, bool):
             raise ConfigurationError(f"history={history!r} is neither; write history=True or history=False")
+        check_on_evicting_store("on_evicting_store", on_evicting_store)
         self.store = store
+        self._on_evicting_store = on_evicting_store
+        self._eviction: Eviction | None = getattr(store, "eviction", None) if on_evicting_store != "ignore" else None
+        """What is known of the server's eviction; None once there is nothing to be said of it."""
         self.patience = float(patience)
         self._last_failure = float("-inf")
         """When the store was last asked in vain."""
@@ -126,7 +133,7 @@ class Guard:
             on_conflict="wait",
             wait_up_to=wait_up_to,
         )
-        nested = fence_held_here(self.store, _checked(key))
+        nested = fence_held_here(self.store, check_key(key))
         if nested is not None:
             yield nested
             return
@@ -169,7 +176,7 @@ class Guard:
         kept as JSON: what JSON cannot say is given to the first caller, and later ones get `OutcomeNotKeptError`.
         A run whose token a resource refuses although nobody replaced it is begun again, under a higher one.
         """
-        if fence_held_here(self.store, _checked(key)) is not None:
+        if fence_held_here(self.store, check_key(key)) is not None:
             raise ConfigurationError(f"{key} is held by the very code that wants to run it: call the function itself")
         if runs_later(function):
             raise ConfigurationError(
@@ -228,18 +235,21 @@ class Guard:
         floor: int = 0,
         **rest: Any,
     ) -> Claim:
-        """A claim of *owner*, under a new attempt where none is given, for as long as the policy says."""
-        if not 0 <= floor < TOKEN_LIMIT - 1:
-            raise ConfigurationError(f"floor={floor} is no token: tokens are below 2**53")
-        return Claim(
-            key,
-            owner,
-            attempt or new_attempt(),
-            lease=lease or policy.lease,
-            keep_for=policy.keep,
-            reuse=REUSE[policy.on_done],
-            floor=floor,
-            **rest,
+        """A claim of *owner*, under a new attempt where none is given, for as long as the policy says.
+
+        Raises ConfigurationError if its names or numbers are none that every store takes.
+        """
+        return check_claim(
+            Claim(
+                key,
+                owner,
+                attempt or new_attempt(),
+                lease=lease or policy.lease,
+                keep_for=policy.keep,
+                reuse=REUSE[policy.on_done],
+                floor=floor,
+                **rest,
+            )
         )
 
     def begin(
@@ -303,7 +313,12 @@ class Guard:
                 looked = since_boot()
             return since_boot(), self.store.claim(claim)
 
-        asked, answer = self._patiently(once, claim, self.patience if patience is None else patience)
+        patience = self.patience if patience is None else patience
+        if self._on_evicting_store == "refuse" and self._eviction is not None:
+            self._refuse_eviction(self._eviction, claim, patience)
+        asked, answer = self._patiently(once, claim, patience)
+        if self._eviction is not None:
+            self._warn_of_eviction(self._eviction, claim)
         if tell:
             self._tell_of_answer(claim, answer, arguments)
         return asked, answer
@@ -316,7 +331,7 @@ class Guard:
 
     def free(self, key: str, *, token: int = 0, by: str = "") -> bool:
         """Free *key* by hand; with *token*, only if that is the newest still. Its holder is told that it lost it."""
-        entry = self.store.get(key)
+        entry = self.store.get(check_entry(key))
         freed = self.store.forget(key, token)
         if freed:
             owner = entry.owner if entry is not None else ""
@@ -364,6 +379,26 @@ class Guard:
                     self.tell("store_unavailable" if passing else "store_failed", claimant, detail=str(error))
                     raise
             time.sleep(pause)
+
+    def _refuse_eviction(self, eviction: Eviction, claim: Claim, patience: float) -> None:
+        ask: Callable[[], str] = self.store.eviction_policy  # type: ignore[attr-defined]
+        # One that did evict is asked again: somebody may have set it right.
+        policy = self._patiently(lambda: eviction.ask(ask) if eviction.policy else eviction.learn(ask), claim, patience)
+        if policy:
+            raise ConfigurationError(
+                f'{self.store!r} has maxmemory-policy {policy}: {PROBLEM}. on_evicting_store="refuse" lets no claim '
+                f"through; {WAY_OUT}"
+            )
+        self._eviction = None
+
+    def _warn_of_eviction(self, eviction: Eviction, claim: Claim) -> None:
+        # Once the store has answered: one that is away has cost the caller its time already.
+        with suppress(StoreUnavailableError):
+            policy = eviction.learn(self.store.eviction_policy)  # type: ignore[attr-defined]
+            self._eviction = None
+            if policy and eviction.is_to_be_said():
+                detail = f"{self.store!r} has maxmemory-policy {policy}: {PROBLEM}; {WAY_OUT}"
+                self.tell("store_evicts", claim, detail=detail)
 
     def _obtain(self, claim: Claim, policy: Policy, *, idempotency_key: str | None = None) -> Work | Completed:
         """Ask until the key is ours, or the work has ended; at most as long as the policy waits."""
@@ -421,16 +456,6 @@ def new_attempt() -> str:
 def _owner() -> str:
     """A name that says where to look, for a holder that is no job of a queue."""
     return f"{os.uname().nodename}:{os.getpid()}:{os.urandom(6).hex()}"
-
-
-def _checked(key: str) -> str:
-    if not isinstance(key, str) or not key:
-        raise ConfigurationError(f"a key is a non-empty text, not {key!r}")
-    try:
-        key.encode()
-    except UnicodeEncodeError:
-        raise ConfigurationError(f"the key {key!r} cannot be written as UTF-8; replace its lone surrogates") from None
-    return key
 
 
 def _policy(**options: Any) -> Policy:

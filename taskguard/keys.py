@@ -20,7 +20,8 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 from zlib import crc32
 
 from taskguard.canonical import braced, canonical, name_of
-from taskguard.errors import ConfigurationError, KeyArgumentError
+from taskguard.errors import IDEMPOTENCY_KEY, ConfigurationError, KeyArgumentError
+from taskguard.names import KEY, PAYLOAD, problem_with
 from taskguard.signatures import read_signature
 
 By: TypeAlias = str | Sequence[str] | Callable[..., object] | None
@@ -30,6 +31,10 @@ LONGEST_SHOWN = 300
 _SHORT = Repr()
 """Never fails, whatever a value's own `repr` does."""
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
+LONGEST_SPACE = KEY - 40
+"""Bytes; the version and a digest follow in the key."""
+LONGEST_LIKENESS = (PAYLOAD - KEY) // 4
+"""Characters of up to four bytes each; the task's name stands before it in a payload."""
 VERSION = "1"
 """The version of the digest, as it stands in every key."""
 
@@ -56,6 +61,9 @@ class KeyMaker:
     def __post_init__(self) -> None:
         if not self.space:
             raise ConfigurationError("a key needs a space; give the task a name, or write key_space=")
+        problem = problem_with("key_space (or the task's name)", self.space, LONGEST_SPACE)
+        if problem:
+            raise ConfigurationError(problem)
         choice = parse_key(self.by)
         choice.check(self.signature)
         object.__setattr__(self, "_choice", choice)
@@ -85,12 +93,23 @@ class KeyMaker:
     def explicit(self, idempotency_key: str) -> str:
         """The key for a caller's own idempotency key; never that of a call."""
         if not isinstance(idempotency_key, str) or not idempotency_key:
-            raise KeyArgumentError("idempotency_key", "it must be a str that is not empty")
+            raise KeyArgumentError(IDEMPOTENCY_KEY, "it must be a str that is not empty")
+        problem = problem_with(IDEMPOTENCY_KEY, idempotency_key, KEY)
+        if problem:
+            raise KeyArgumentError(IDEMPOTENCY_KEY, problem)
         return self._key(f"idempotency:{canonical(idempotency_key)}")
 
     def payload(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """A digest of all arguments, chosen for the key or not: it differs where two calls differ."""
-        return f"{VERSION}:{_digest(_All().form(self._bind(args, kwargs)))}"
+        """A digest of all arguments, chosen for the key or not: it differs where two calls differ.
+
+        Of an argument that has no stable form it holds the type alone: the caller's own key says that it is the same.
+        """
+        bound = self._bind(args, kwargs)
+        try:
+            form = _All().form(bound)
+        except KeyArgumentError:
+            form = braced([canonical(name) + _form_or_type(value) for name, value in bound.arguments.items()])
+        return f"{VERSION}:{_digest(form)}"
 
     def likeness(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """A digest that two calls share only if all their arguments are the same; the same ones need not share it.
@@ -102,7 +121,9 @@ class KeyMaker:
         whole = "".join([f"{len(text)}:{text}" for text in shown.values()])
         # 32 bits: enough to see that two values differ, too few to find a value that is not easily guessed.
         each = [f"{name}={crc32(text.encode('utf-8', 'surrogatepass')):08x}" for name, text in shown.items()]
-        return ";".join([_digest(whole), *each])
+        told = ";".join([_digest(whole), *each])
+        # A hundred parameters are told apart all together, and not one by one.
+        return told if len(told) < LONGEST_LIKENESS else _digest(whole)
 
     def shown(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The arguments by name, as far as they are short: for people. Empty if they do not fit."""
@@ -137,6 +158,13 @@ class KeyMaker:
 
     def _key(self, form: str) -> str:
         return f"{self.space}:{VERSION}:{_digest(form)}"
+
+
+def _form_or_type(value: object) -> str:
+    try:
+        return canonical(value)
+    except KeyArgumentError:
+        return f"type:{name_of(type(value))};"
 
 
 def differing(one: str, other: str) -> tuple[str, ...]:

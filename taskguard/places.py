@@ -13,6 +13,11 @@ def place_of(policy: Policy, key: str) -> str:
     return f"{key}:queue" if policy.hold == "one_queued_one_running" else key
 
 
+def queue_entries_of(key: str) -> tuple[str, ...]:
+    """The entries that may hold a job's place in the queue, whatever its policy is."""
+    return key, f"{key}:queue", next_of(key)
+
+
 def run_of(policy: Policy, key: str, owner: str) -> str:
     """The entry that is running. A job whose key is free while it runs still answers for its own id."""
     return job_of(key, owner) if policy.hold == "queued" else key

@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 
 from taskguard.celery.headers import envelope_in, with_envelope
 from taskguard.engine.envelope import Envelope
+from taskguard.names import LONGEST
 
 AS_IS = "taskguard_as_is"
 """An option of a call that the guard itself makes: it is published and nobody is asked."""
+LATEST = LONGEST / 2
+"""Seconds: what is to begin even later, as some write "never", is kept no longer than this."""
 _AWAITED = ("link", "link_error", "chain", "chord")
 """What goes on when a call has ended."""
 _ITS_OWN = (*_AWAITED, "group_id", "group_index", "root_id", "parent_id", "eta", "countdown", "expires")
@@ -55,8 +58,8 @@ class Call(NamedTuple):
     def delay(self, zone: tzinfo) -> float:
         """Seconds until it may start. A moment without a time zone is in the app's *zone*."""
         if self.options.get("eta"):
-            return max(0.0, _seconds_until(self.options["eta"], zone))
-        return max(0.0, float(self.options.get("countdown") or 0))
+            return min(LATEST, max(0.0, _seconds_until(self.options["eta"], zone)))
+        return min(LATEST, max(0.0, float(self.options.get("countdown") or 0)))
 
     def waits_for(self, seconds: float, zone: tzinfo) -> float:
         """How long its queued entry waits for a worker: *seconds*, but not past the end of the message."""

@@ -24,6 +24,7 @@ from taskguard.history import flush_all
 from taskguard.identity import Identity
 from taskguard.keys import KeyMaker
 from taskguard.marks import Marks
+from taskguard.names import LONGEST
 from taskguard.policy import DEFAULT_KEEP, Policy
 from taskguard.schedule import Note
 from taskguard.signatures import signature_of
@@ -87,7 +88,13 @@ class Guarding:
 
     def _open(self, store: Store | str) -> Guard:
         namespace = self.settings.namespace if isinstance(store, str) else None
-        guard = Guard(store, namespace=namespace, outcomes=self.outcomes, history=bool(self.settings.history))
+        guard = Guard(
+            store,
+            namespace=namespace,
+            outcomes=self.outcomes,
+            history=bool(self.settings.history),
+            on_evicting_store=self.settings.on_evicting_store,
+        )
         if guard.recorder is not None:
             # A child of the pool ends without what Python does at exit.
             worker_process_shutdown.connect(flush_all, dispatch_uid="taskguard.history")
@@ -107,7 +114,7 @@ class Guarding:
     @cached_property
     def keep_for(self) -> float:
         """How long an end is remembered where a task does not say: longer than any message can come back."""
-        return max(DEFAULT_KEEP, 2 * visibility_timeout(self.app))
+        return min(LONGEST, max(DEFAULT_KEEP, 2 * visibility_timeout(self.app)))
 
     def keep_of(self, slot: Note) -> float:
         """The same for how a slot ended: schedulers may have published it again long before its message comes back."""

@@ -21,6 +21,7 @@ from taskguard.engine.envelope import Envelope
 from taskguard.errors import KeyArgumentError, StoreError
 from taskguard.guard import new_attempt
 from taskguard.interrupt import came_by_signal
+from taskguard.names import check_claim, check_job_id
 from taskguard.store import Completed, Ending, Held, Lease
 
 PATIENCE = 1.0
@@ -70,6 +71,8 @@ class _OneCall:
         return bool(self._call.options.get("parent_id")) and running() is None
 
     def identify(self) -> None:
+        if self._is_named:
+            check_job_id("task_id", self.task_id)
         call, guarding, zone = self._call, self._guarding, self._guarding.zone
         found = call.envelope
         envelope = (
@@ -124,7 +127,7 @@ class _OneCall:
     def _ask(self, effect: fx.Ask) -> Lease | Held | Completed:
         arguments = self._task.arguments(self._call.args or (), self._call.kwargs or {})
         try:
-            answer = self._guarding.calls.ask(effect.claim, patience=PATIENCE, arguments=arguments)[1]
+            answer = self._guarding.calls.ask(check_claim(effect.claim), patience=PATIENCE, arguments=arguments)[1]
         except StoreError:
             if self._interrupted is not None:
                 raise self._interrupted from None

@@ -13,7 +13,9 @@ from celery import Celery
 
 from taskguard.errors import ConfigurationError
 from taskguard.events import Listener
+from taskguard.evictions import OnEvictingStore, check_on_evicting_store
 from taskguard.history import Kept, check_kept
+from taskguard.names import check_namespace
 from taskguard.schedule.entry import CatchUp, Overlap, Timing
 from taskguard.store import Store
 
@@ -34,6 +36,8 @@ class Settings:
     republish_after: float = 300.0
     """After so long in the queue a message counts as lost, and the next duplicate call publishes it again."""
     on_store_error: Literal["retry", "fail", "run_unguarded"] = "retry"
+    on_evicting_store: OnEvictingStore = "warn"
+    """What to do where the store's server removes entries when its memory is short."""
     tasks: Mapping[str, Mapping[str, Any]] | None = None
     """Options by a pattern of task names: guards tasks without a change to their code."""
     overlap: Overlap = "skip"
@@ -55,13 +59,13 @@ class Settings:
             raise ConfigurationError(
                 f"taskguard_on_store_error={self.on_store_error!r} is not known; write retry, fail or run_unguarded"
             )
+        check_on_evicting_store("taskguard_on_evicting_store", self.on_evicting_store)
         check_kept("taskguard_history", self.history)
         for name in ("queued_for", "republish_after"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 10 * 365 * 86400:
                 raise ConfigurationError(f"taskguard_{name}={value!r} is no duration; write a number of seconds")
-        if not isinstance(self.namespace, str) or not self.namespace:
-            raise ConfigurationError(f"taskguard_namespace={self.namespace!r} is no name; write a text")
+        check_namespace(self.namespace, "taskguard_namespace")
         if not _are_functions(self.listeners):
             raise ConfigurationError(
                 f"taskguard_listeners={self.listeners!r} is no list of functions; write [function, …]"

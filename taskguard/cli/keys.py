@@ -16,6 +16,7 @@ from taskguard.cli.target import Target, find_target
 from taskguard.errors import TaskguardError
 from taskguard.history import MOST, Decision, decisions
 from taskguard.keys import space_of
+from taskguard.names import ENTRY, problem_with
 from taskguard.store import Entry
 
 INTERNAL = "taskguard:"
@@ -39,6 +40,9 @@ def key_of(target: Target, words: Sequence[str]) -> str:
         raise click.UsageError(
             f"{words[0]} is no task of this app" if target.app else "a task and its arguments need -A APP, a key none"
         )
+    problem = problem_with("KEY", words[0], ENTRY)
+    if problem:
+        raise click.UsageError(problem)
     return words[0]
 
 
@@ -94,6 +98,8 @@ def _value(word: str) -> Any:
 def _keys(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """For the shell: keys that begin so. Silent about whatever is wrong, as the line is not finished."""
     try:
+        if incomplete and problem_with("KEY", incomplete, ENTRY):
+            return []
         target = find_target(context)
         found = (entry.key for entry in target.store.scan(incomplete) if not entry.key.startswith(INTERNAL))
         # One that is no line of its own cannot be told to a shell, and must not be typed into one.

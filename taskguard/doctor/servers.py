@@ -7,6 +7,7 @@ from typing import Any
 
 from taskguard.doctor.finding import Finding, Patient
 from taskguard.errors import StoreError, StoreUnavailableError
+from taskguard.evictions import PROBLEM, WAY_OUT, Eviction
 from taskguard.stores.memory import MemoryStore
 
 Check = Callable[[Patient], Iterator[Finding]]
@@ -31,15 +32,14 @@ def tells(patient: Patient) -> Iterator[Finding]:
 
 def evicts(patient: Patient) -> Iterator[Finding]:
     """Redis may throw an entry away when memory is short: all of them have an end, so the volatile-* policies too."""
-    info = _info(patient)
-    policy = info.get("maxmemory_policy", "noeviction")
-    if policy != "noeviction" and info.get("maxmemory", "0") != "0":
+    policy = _eviction_policy(patient)
+    if policy:
         yield Finding(
             "TG101",
             "error",
             repr(patient.store),
-            f"maxmemory-policy is {policy}: when memory is short, locks and records vanish, and work runs twice",
-            "set maxmemory-policy noeviction, or give taskguard a server of its own",
+            f"maxmemory-policy is {policy}: {PROBLEM}",
+            WAY_OUT,
         )
 
 
@@ -141,6 +141,12 @@ def _ask_info(patient: Patient) -> dict[str, str]:
         return {}
     lines = execute(b"INFO").decode().splitlines()
     return dict(line.partition(":")[::2] for line in lines if ":" in line)
+
+
+def _eviction_policy(patient: Patient) -> str:
+    """How the store's server evicts; empty if it does not, and of one that does not tell."""
+    ask: Any = getattr(patient.store, "eviction_policy", None)
+    return "" if ask is None else Eviction().learn(ask)
 
 
 def _config(patient: Patient, name: str) -> str:

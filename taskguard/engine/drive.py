@@ -32,6 +32,7 @@ from taskguard.engine.worker import Delivery
 from taskguard.errors import StoreError, TooManyStartsError
 from taskguard.guard import Guard, new_attempt
 from taskguard.interrupt import came_by_signal
+from taskguard.names import check_claim
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Held, How, Lease
 from taskguard.work import Work
 
@@ -139,7 +140,7 @@ class _Carrying:
         delivery = self._delivery
         layer = delivery.layers[effect.layer]
         asked, answer = self._guard.ask(
-            effect.claim,
+            check_claim(effect.claim),
             tell=layer.slot is None and not effect.again,
             arguments=self._port.arguments,
             after_outage=delivery.envelope.after_outage,

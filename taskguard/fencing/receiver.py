@@ -24,6 +24,7 @@ from taskguard.fencing.exchange import Request, Response, problem
 from taskguard.fencing.http import IDEMPOTENCY_KEY, RESOURCE, STALE, TOKEN
 from taskguard.fencing.http_marks import Marks, marks_in
 from taskguard.guard import Guard
+from taskguard.names import shortened
 from taskguard.policy import Policy
 from taskguard.store import TOKEN_LIMIT, Held
 from taskguard.waiting import pauses
@@ -151,7 +152,7 @@ class Receiver:
     def _take_turn(self, request: Request, admission: Admission) -> Steps[Response | None]:
         if TOKEN.lower() not in request.headers:
             return None
-        token, resource = int(request.headers[TOKEN.lower()]), self._resource(request)
+        token, resource = int(request.headers[TOKEN.lower()]), shortened(self._resource(request))
         # Before it waits as well: who is stale already need not take a turn from others.
         for look in ("at once", "in turn"):
             if look == "in turn":
@@ -184,7 +185,7 @@ class Receiver:
         if given is None:
             return None
         caller = hashlib.sha256(self._caller(request).encode()).hexdigest()[:16]
-        key = f"http:{caller}:{_plain(given)}"
+        key = f"http:{caller}:{shortened(_plain(given))}"
         claim = self.guard.new_claim(key, _name(), self._answers, payload=request.fingerprint)
         answer = self.guard.begin(claim, self._answers, idempotency_key=_plain(given))
         if isinstance(answer, Work):

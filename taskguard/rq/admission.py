@@ -19,6 +19,7 @@ from rq.job import Job
 
 from taskguard.calls import CallInfo
 from taskguard.errors import DuplicateTaskError, KeyArgumentError, PayloadMismatchError, StoreError
+from taskguard.names import LONGEST, check_job_id
 from taskguard.places import is_queued, next_of, place_of
 from taskguard.rq.guarding import JobGuard
 from taskguard.rq.note import Note
@@ -61,11 +62,11 @@ class Admission:
         self._call = (args, kwargs)
         # An id that its caller chose may have been used before; this is another occurrence of it.
         run = os.urandom(4).hex() if is_named else ""
-        self.note = Note(run=run, idempotency_key=idempotency_key)
+        self.note = Note(run=run, idempotency_key=idempotency_key, queue_class=guarded.named_by(queue))
         """What the job is enqueued with."""
         self._id = job_id
         self._owner = owner_of(job_id, repeats, run)
-        self._waits_for = guarded.settings.queued_for + delay if ttl is None else float(ttl)
+        self._waits_for = min(LONGEST, guarded.settings.queued_for + delay if ttl is None else float(ttl))
         self._pending = pending
         """Claimed by this process, and enqueued when the caller executes its pipeline."""
         self._lease: Lease | None = None
@@ -73,6 +74,7 @@ class Admission:
 
     def ask(self) -> Any:
         """The job that is the answer; None if this call is to be enqueued."""
+        check_job_id("job_id", self._id)
         try:
             self._find_key()
         except KeyArgumentError:
@@ -80,10 +82,11 @@ class Admission:
         except TypeError:
             return None  # arguments that do not fit are for the body to refuse, as without a guard
         place = place_of(self._policy, self.note.key)
-        if not place:
-            return None
         try:
+            # Also where nothing is claimed yet: a worker that looks at another store is to notice.
             self.note = self.note.with_(store=self._guarded.store_name(self._guard, PATIENCE), at=time.time())
+            if not place:
+                return None
             return self._claim_next() if self._finds_one_more_queued() else self._claim(place)
         except StoreError as error:
             # The worker will ask. Whatever the store's trouble is, it is no reason to lose the call.
@@ -113,9 +116,7 @@ class Admission:
     def _find_key(self) -> None:
         keys, (args, kwargs), given = self._guarded.keys, self._call, self.note.idempotency_key
         key = keys.explicit(given) if given else keys(args, kwargs)
-        # Where two calls of one key may differ, all their arguments are compared.
-        compared = given or self._policy.on_conflict.enqueue == "run_once_more"
-        payload = keys.payload(args, kwargs) if compared else self._guarded.likeness(args, kwargs)
+        payload = keys.payload(args, kwargs) if given else self._guarded.likeness(args, kwargs)
         self.note = self.note.with_(key=key, payload=payload)
         self.info = CallInfo(key, self._id)
 

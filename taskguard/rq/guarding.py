@@ -19,11 +19,13 @@ from rq.serializers import DefaultSerializer
 
 from taskguard.errors import ConfigurationError, StoreError
 from taskguard.events import Listener
+from taskguard.evictions import OnEvictingStore, check_on_evicting_store
 from taskguard.fence import current_fence
 from taskguard.guard import Guard
 from taskguard.history import Kept, Recorder, check_kept
 from taskguard.identity import Identity
 from taskguard.keys import KeyMaker
+from taskguard.names import check_namespace
 from taskguard.places import place_of, run_of
 from taskguard.policy import Policy
 from taskguard.rq.note import Note
@@ -50,6 +52,8 @@ class Settings:
     queued_for: float = 86400.0
     """How long a queued entry waits for its worker, on top of the delay, never past the job's `ttl`."""
     on_store_error: Literal["retry", "fail", "run_unguarded"] = "retry"
+    on_evicting_store: OnEvictingStore = "warn"
+    """What to do where the store's server removes entries when its memory is short."""
     listeners: Sequence[Listener] = ()
     history: Kept = True
     """Whether decisions are kept in the store, for `taskguard explain`, `stats` and `watch`.
@@ -67,7 +71,9 @@ class Settings:
             raise ConfigurationError(f"queued_for={value!r} is no duration; write a number of seconds")
         if not isinstance(self.listeners, (list, tuple)):
             raise ConfigurationError("listeners= takes a list of functions; write listeners=[function]")
+        check_on_evicting_store("on_evicting_store", self.on_evicting_store)
         check_kept("history", self.history)
+        check_namespace(self.namespace)
 
 
 class JobGuard:
@@ -177,6 +183,13 @@ class JobGuard:
             self._store = open_store(store, namespace=self.settings.namespace)
         return self._store or store  # type: ignore[return-value]
 
+    def named_by(self, queue: Queue) -> str:
+        """The class of the queue, if it is that which guards the function: it travels with each job.
+
+        A worker may not have been given it: pools of RQ give their workers plain queues (up to 2.12 at least).
+        """
+        return f"{type(queue).__module__}.{type(queue).__qualname__}" if self._is_named else ""
+
     def store_name(self, guard: Guard, patience: float) -> str:
         """What the store is called; it travels with each job."""
         if self.settings.store is None:
@@ -187,9 +200,10 @@ class JobGuard:
         """Whether the caller of the job has claimed it in another store than this process asks."""
         if not note.store or (self.settings.store is None and note.store == self.store_name(guard, 0.0)):
             return False
-        if not note.store.startswith(_OWN):
+        namespace = own_namespace(note.store)
+        if namespace is None:
             return self._identity.is_other(guard, note.store, note.at)
-        theirs = replace(self.settings, store=None, namespace=note.store.removeprefix(_OWN))
+        theirs = replace(self.settings, store=None, namespace=namespace)
         own = Identity().name(guard_on(connection, DefaultSerializer, theirs), guard.patience)
         return own != self._identity.name(guard, guard.patience)
 
@@ -256,7 +270,13 @@ def guard_on(connection: Redis, serializer: Any, settings: Settings = Settings()
     All functions of a connection have one guard, so that one thread renews for them.
     """
     found = vars(connection.connection_pool).setdefault(_GUARDS, {})
-    which = (settings.namespace, id(serializer), tuple(settings.listeners), bool(settings.history))
+    which = (
+        settings.namespace,
+        id(serializer),
+        tuple(settings.listeners),
+        bool(settings.history),
+        settings.on_evicting_store,
+    )
     if which not in found:
         store = RedisStore(connection, namespace=settings.namespace)
         found[which] = made = _make_guard(store, serializer, settings, history=False)
@@ -268,11 +288,12 @@ def guard_on(connection: Redis, serializer: Any, settings: Settings = Settings()
 
 def warm(connection: Redis, serializer: Any) -> None:
     """Make what every work horse needs, in the process that forks them."""
-    guard = guard_on(connection, serializer)
+    store = cast(RedisStore, guard_on(connection, serializer).store)
     Policy.trusted()
     _learn_version(connection)
     with suppress(StoreError):
-        cast(RedisStore, guard.store).wire.learn_silence()  # a horse then ends without waiting for its last words
+        store.wire.learn_silence()  # a horse then ends without waiting for its last words
+        store.eviction.learn(store.eviction_policy)  # and has nothing to ask before them
 
 
 def _learn_version(connection: Redis) -> None:
@@ -284,7 +305,12 @@ def _learn_version(connection: Redis) -> None:
 
 
 def _make_guard(store: Store, serializer: Any, settings: Settings, *, history: bool) -> Guard:
-    guard = Guard(store, outcomes=QueueOutcomes(serializer), history=history)
+    guard = Guard(
+        store,
+        outcomes=QueueOutcomes(serializer),
+        history=history,
+        on_evicting_store=settings.on_evicting_store,
+    )
     for listener in settings.listeners:
         guard.listeners.add(listener)
     return guard
@@ -310,6 +336,11 @@ def _record(guard: Guard, recorder: Recorder) -> None:
 
 _ADDRESS = ("host", "port", "path", "db", "username", "password")
 _recorders: dict[tuple[Any, ...], Recorder] = {}
+
+
+def own_namespace(store_name: str) -> str | None:
+    """The namespace in the queue's own Redis; None if that is the name of another store."""
+    return store_name.removeprefix(_OWN) if store_name.startswith(_OWN) else None
 
 
 # -- finding it --------------------------------------------------------------------------------------------------

@@ -28,6 +28,8 @@ class Note:
     """A digest of all arguments, where two calls of one key may differ."""
     idempotency_key: str = ""
     """The caller's own, if it gave one."""
+    queue_class: str = ""
+    """Where a function is guarded by its name: the class of its caller's queue, whose patterns say so."""
     store: str = ""
     """The store that the caller asked, by its name; and when."""
     at: float = 0.0

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import rq.job
 from rq.job import Job, Retry, _job_stack
-from rq.utils import utcformat
+from rq.utils import import_attribute, utcformat
 
-from taskguard.rq.guarding import guard_for, guard_of
+from taskguard.rq.guarding import JobGuard, guard_for, guard_of
 from taskguard.rq.note import Note
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ NOTE = "taskguard"
 """The field that holds the note."""
 ENDED = "taskguard_ended"
 """The field that names the enqueueing whose run has ended (see `owner.py`)."""
+ENDS = "taskguard_ends"
+"""The field that counts the runs that have ended of that one enqueueing; without it, one has."""
 
 
 class PutBack(Retry):
@@ -38,8 +40,6 @@ class PutBack(Retry):
 
 class NotedJob(Job):
     note = Note()
-    ended = ""
-    """The enqueueing that had ended when the job was read."""
     is_guarded = False
     """A guarded worker reads every job as one of these; it is as RQ made it unless its function is guarded."""
     is_scheduled_again = False
@@ -53,12 +53,11 @@ class NotedJob(Job):
     def restore(self, raw_data: Any) -> Any:
         super().restore(raw_data)
         if not self.is_guarded:  # else it is in hand, and its body wants to know what is new
-            self.read_note(raw_data.get(NOTE.encode()), raw_data.get(ENDED.encode()))
+            self.read_note(raw_data.get(NOTE.encode()))
 
-    def read_note(self, note: bytes | None, ended: bytes | None) -> None:
+    def read_note(self, note: bytes | None) -> None:
         found = Note.read(note)
         self.note = found if found.made == self.made else Note()
-        self.ended = (ended or b"").decode()
 
     def as_guarded(self) -> NotedJob:
         """In hand: from here on this delivery goes by what is known now, whatever a body does to the job."""
@@ -105,14 +104,26 @@ class NotedJob(Job):
             from taskguard.rq.slot import run_in_slot
 
             return run_in_slot(self, self._execute)
-        has_patterns = getattr(self.queue_class, "taskguard_tasks", None)
-        guarded = guard_for(self.func, self.queue_class) if has_patterns else None
-        if guarded is None or guarded is guard_of(self.func):
+        own = guard_of(self.func)
+        guarded = self.guard_at(self.queue_class) if own is None else own
+        if guarded is own:
+            if own is None and self.note.key:
+                from taskguard.rq.unguarded import let_run
+
+                let_run(self)
             return super()._execute()
+        assert guarded is not None
         from taskguard.rq.run import run
 
         args = self.args if self.instance is None else (self.instance, *self.args)
         return run(self, guarded, args, self.kwargs)
+
+    def guard_at(self, queue_class: Any) -> JobGuard | None:
+        """What guards its function, at a worker with queues of that class; its caller's may be of another."""
+        found = guard_for(self.func, queue_class)
+        if found is None and self.note.queue_class:
+            found = guard_for(self.func, _imported(self.note.queue_class))
+        return found
 
     def _handle_retry_result(self, queue: Queue, pipeline: Any, *args: Any, **kwargs: Any) -> None:
         if isinstance(self._result, PutBack):
@@ -136,7 +147,8 @@ class NotedJob(Job):
 
         Written before the store is told: a second copy that finds the end there looks here whether it is its own.
         """
-        self.connection.eval(_NOTE_END, 1, self.key, ENDED, self.enqueueing, int(for_good))
+        counted = ENDS if self.is_scheduled_again else ""
+        self.connection.eval(_NOTE_END, 1, self.key, ENDED, self.enqueueing, int(for_good), counted)
         if for_good:
             self.retries_left = 0
 
@@ -155,6 +167,14 @@ class NotedJob(Job):
     def run_name(self) -> str:
         """Tells apart the jobs that were given one id, also by queues that write no note."""
         return self.note.run if self.note.made else self.made
+
+
+def _imported(path: str) -> Any:
+    """The class of that name; None if there is none here."""
+    try:
+        return import_attribute(path)
+    except (ImportError, AttributeError, ValueError):
+        return None
 
 
 def _is_rqs_own(method: Any) -> bool:
@@ -189,9 +209,9 @@ def noted(job: Job) -> NotedJob:
     """The very same object, with the note that it has in Redis."""
     if isinstance(job, NotedJob):
         return job
-    found: Any = job.connection.hmget(job.key, NOTE, ENDED)
+    found: Any = job.connection.hget(job.key, NOTE)
     made = with_note(job, Note())
-    made.read_note(*found)
+    made.read_note(found)
     return made
 
 
@@ -231,11 +251,16 @@ if redis.call('HEXISTS', KEYS[1], 'data') == 1 then redis.call('HSET', KEYS[1], 
 """
 
 _NOTE_END = """
--- KEYS: the job. ARGV: field, the enqueueing that has ended, 1 if no retries are left to it.
+-- KEYS: the job. ARGV: field, the enqueueing that has ended, 1 if no retries are left to it, field of the count if any.
 if redis.call('HEXISTS', KEYS[1], 'data') == 0 then return end
 -- A parent that settles late for its dead horse does not take back the end of a later enqueueing.
-local known = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or '0')
-if tonumber(ARGV[2]) >= known then redis.call('HSET', KEYS[1], ARGV[1], ARGV[2]) end
+local known = redis.call('HGET', KEYS[1], ARGV[1]) or '0'
+if tonumber(ARGV[2]) > tonumber(known) then
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+  redis.call('HDEL', KEYS[1], ARGV[4])
+elseif ARGV[2] == known and ARGV[4] ~= '' then
+  redis.call('HSET', KEYS[1], ARGV[4], (redis.call('HGET', KEYS[1], ARGV[4]) or 1) + 1)
+end
 if ARGV[3] == '1' and redis.call('HEXISTS', KEYS[1], 'retries_left') == 1 then
   redis.call('HSET', KEYS[1], 'retries_left', 0)
 end

@@ -4,13 +4,17 @@ An id runs many times with `Repeat` (the repetitions left are part of the name),
 puts a job that failed back into the queue. Of the last two RQ keeps no count. So a run that ends writes down, in the
 job's own hash, which enqueueing it was; and a delivery that finds its name used up, and comes from a later enqueueing,
 is the occurrence after that one. A job that is put back is of the same enqueueing as before.
+
+What rq-scheduler enqueues before a worker came to the occurrence before it cannot be told apart by that: RQ's record
+names the latest enqueueing only. So of such a job every delivery that finds its name used up is another occurrence, and
+the ends of one enqueueing are counted.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from taskguard.rq.noted import ENDED, NotedJob
+from taskguard.rq.noted import ENDED, ENDS, NotedJob
 
 PREFIX = "rq:"
 """Keys can be shared with Celery, whose owners look the same: only those that start so are jobs of RQ."""
@@ -45,14 +49,14 @@ def occurrence_of(job: NotedJob, owner: str) -> str:
 
 
 def next_owner(job: NotedJob, owner: str) -> str:
-    """The occurrence after the one that has ended; empty if this delivery is a leftover copy of that one."""
-    if is_later(owner):
+    """The occurrence after those that have ended; empty if this delivery is a leftover copy of one of them."""
+    first, _, is_later = owner.partition(_AFTER)
+    if is_later and not job.is_scheduled_again:
         return ""
-    ended: Any = job.connection.hget(job.key, ENDED)
-    name = (ended or b"0").decode()
-    return "" if name == job.enqueueing else f"{owner}{_AFTER}{name}"
-
-
-def is_later(owner: str) -> bool:
-    """Whether it is the name of an occurrence after one that has ended."""
-    return _AFTER in owner
+    found: Any = job.connection.hmget(job.key, ENDED, ENDS)
+    ended, ends = (found[0] or b"0").decode(), (found[1] or b"").decode()
+    if ended == job.enqueueing and not job.is_scheduled_again:
+        return ""
+    # Only by what has ended: an occurrence that is put back keeps its name, whatever is enqueued meanwhile.
+    following = f"{first}{_AFTER}{ended}" + (f"-{ends}" if ends else "")
+    return "" if following == owner else following

@@ -44,6 +44,15 @@ class GuardedQueue(Queue):
     """Options by a pattern of function names: guards functions without a change to their code. For a class of your own,
     given to the workers too: `rq worker --queue-class … --worker-class taskguard.rq.GuardedWorker`."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        if "commit_mode" in options and not _knows_commit_modes(type(self)):
+            # RQ's own class takes any option, and leaves it unread: jobs would outlive a transaction that fails.
+            raise ConfigurationError(
+                f"{type(self).__name__} knows no commit_mode; for django-rq write "
+                'QUEUE_CLASS = "taskguard.rq.django.GuardedDjangoQueue", or derive your class from that one'
+            )
+        super().__init__(*args, **options)
+
     def create_job(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         _check(func)
         return put_down(super().create_job(func, *args, **kwargs))
@@ -60,7 +69,8 @@ class GuardedQueue(Queue):
     def enqueue_job(  # type: ignore[override]
         self, job: Job, pipeline: Any = None, at_front: bool = False, **options: Any
     ) -> Any:
-        admission = None if _is_known(job) else self._admission(job, pipeline)
+        is_refused = options.get("unique") and (_has_no_id(job) or job._dependency_ids)
+        admission = None if is_refused or _is_known(job) else self._admission(job, pipeline)
         if admission is None:
             return super().enqueue_job(job, pipeline=pipeline, at_front=at_front, **options)
         answer = admission.ask()
@@ -76,7 +86,8 @@ class GuardedQueue(Queue):
     def schedule_job(  # type: ignore[override]
         self, job: Job, datetime: dates.datetime, pipeline: Any = None, **options: Any
     ) -> Any:
-        admission = self._admission(job, pipeline, delay=_seconds_until(datetime))
+        is_refused = options.get("unique") and _has_no_id(job)
+        admission = None if is_refused else self._admission(job, pipeline, delay=_seconds_until(datetime))
         if admission is None:
             return super().schedule_job(job, datetime, pipeline=pipeline, **options)
         answer = admission.ask()
@@ -129,7 +140,7 @@ class GuardedQueue(Queue):
     def _admission(self, job: Job, pipeline: Any, delay: float = 0.0) -> Admission | None:
         if is_off():
             return None
-        is_named = job._id is not None  # asked for its id, a job makes one up
+        is_named = not _has_no_id(job)
         note = note_of(job)
         if job.enqueued_at is not None or note.key:
             return None  # it was enqueued before, or scheduled, so it is no new call
@@ -204,9 +215,18 @@ def guarded(queue: Queue) -> Queue:
     return twin
 
 
+def _knows_commit_modes(kind: type) -> bool:
+    return any(base.__module__.startswith("django_rq.") for base in kind.__mro__)
+
+
 def _is_known(job: Job) -> bool:
     """Whether it has its place already: one that was scheduled, or deferred, and is enqueued at once now."""
     return job.get_status(refresh=False) in (JobStatus.SCHEDULED, JobStatus.DEFERRED)
+
+
+def _has_no_id(job: Job) -> bool:
+    """Whoever asks a job for its id makes one up: then RQ no longer sees that a unique job needs one."""
+    return job._id is None
 
 
 def _check(function: Any) -> None:

@@ -45,6 +45,7 @@ class _Lost:
         self._policy = guarded.policy
         self._guard = guarded.guard(job.connection, job.serializer)
         self._attempt = attempt
+        self._has_noted_end = False
         self._is_retried = job.should_retry and not is_stopped
         self._is_start = error is None
         words = "it was stopped" if is_stopped else "the process that ran it is gone"
@@ -81,9 +82,15 @@ class _Lost:
             return
         for owner in self.names:
             for name in {self._place, self._run_of(owner)} - {""}:
-                self._job.note_end()
+                self._note_end()
                 if end_queued(self._guard, self._policy, name, owner, self._ending):
                     self._guard.tell("released", Claimant(name, owner, ""), detail=self._words)
+
+    def _note_end(self) -> None:
+        """Once, whichever of the names it was: the ends of a job that is scheduled again are counted."""
+        if not self._has_noted_end:
+            self._has_noted_end = True
+            self._job.note_end()
 
     def _run_of(self, owner: str) -> str:
         return run_of(self._policy, self._key, self._job.note.join or owner)
@@ -97,7 +104,7 @@ class _Lost:
 
     def _end(self, claimant: Claimant) -> bool:
         store = self._guard.store
-        self._job.note_end()
+        self._note_end()
         if self._policy.on_done == "reuse" and self._ending.how == "failed":
             done = store.complete(claimant, self._ending)
         else:

@@ -17,15 +17,15 @@ from typing import Any
 
 from rq import Queue, SimpleWorker, SpawnWorker, Worker
 from rq.job import Job, JobStatus
-from rq.utils import now
+from rq.utils import ensure_job_list, now
 from rq.worker import BaseWorker
 
 from taskguard.history import flush_all
 from taskguard.rq import singleton_task  # noqa: F401 - so that no work horse has to import it
 from taskguard.rq.answer import NothingToTell
 from taskguard.rq.delivery import ATTEMPT
-from taskguard.rq.guarding import guard_for, warm
-from taskguard.rq.noted import NotedJob, PutBack, is_scheduled_again, noted, noted_class
+from taskguard.rq.guarding import warm
+from taskguard.rq.noted import PutBack, is_scheduled_again, noted, noted_class
 from taskguard.rq.run import Run  # noqa: F401 - nor this
 from taskguard.rq.settle import settle_for
 from taskguard.rq.slot import put_back_if_stuck, settle_slot, slot_of
@@ -44,8 +44,14 @@ class GuardedWorkerMixin(BaseWorker):
     _performs = False
     """Whether a body runs in this very process, or has just ended there."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, queues: Any, *args: Any, **kwargs: Any) -> None:
+        # Whoever makes a worker names RQ's own class of queues where nobody named another one: the command `rq worker`,
+        # and pools always. What the worker's class says itself counts more than that.
+        own = type(self).queue_class
+        if own is not Queue and kwargs.get("queue_class") is Queue:
+            kwargs["queue_class"] = own
+            queues = [_as(own, queue) for queue in ensure_job_list(queues)]
+        super().__init__(queues, *args, **kwargs)
         self.job_class = noted_class(self.job_class)  # read with its note: that costs no question of its own
 
     # -- where the body runs -----------------------------------------------------------------------------------------
@@ -115,7 +121,7 @@ class GuardedWorkerMixin(BaseWorker):
 
             def settle() -> bool:
                 is_elsewhere = settle_slot(job, attempt, is_stopped=is_stopped)
-                guarded = guard_for(job.func, queue)
+                guarded = noted(job).guard_at(queue)
                 if guarded is None:
                     return is_elsewhere
                 return settle_for(job, guarded, attempt, is_stopped=is_stopped) or is_elsewhere
@@ -160,6 +166,19 @@ class GuardedSpawnWorker(GuardedWorkerMixin, SpawnWorker):
             os.spawnv = spawn
 
 
+def _as(kind: type[Queue], queue: Any) -> Any:
+    """The same queue, of that class; a name is left to the worker."""
+    if not isinstance(queue, Queue) or isinstance(queue, kind):
+        return queue
+    return kind(
+        queue.name,
+        connection=queue.connection,
+        job_class=queue.job_class,
+        serializer=queue.serializer,
+        death_penalty_class=queue.death_penalty_class,
+    )
+
+
 _YES = 17
 _IN_HORSE = "import rq, taskguard.rq\nrq.Worker = taskguard.rq.GuardedSpawnWorker\n"
 
@@ -172,14 +191,12 @@ def _import_as(name: str, kind: type) -> str:
 def _is_leftover(job: Job, queue: Queue) -> bool:
     """Whoever enqueues a job marks it as queued: one that is found ended was in the queue twice.
 
-    Or it was enqueued again while it ran, as rq-scheduler does: that is another occurrence.
+    Or it was enqueued again before it ended, as rq-scheduler does: that is another occurrence.
     """
-    if job.get_status(refresh=False) not in (JobStatus.FINISHED, JobStatus.FAILED):
-        return False
-    if is_scheduled_again(job) and isinstance(job, NotedJob) and job.ended != job.enqueueing:
+    if job.get_status(refresh=False) not in (JobStatus.FINISHED, JobStatus.FAILED) or is_scheduled_again(job):
         return False
     try:
-        return slot_of(job) is not None or guard_for(job.func, queue) is not None
+        return slot_of(job) is not None or noted(job).guard_at(queue) is not None
     except Exception:
         return False  # it cannot be found, or read: RQ says so
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from taskguard.errors import ConfigurationError
+from taskguard.names import KEY, problem_with
 from taskguard.policy import DEFAULT_KEEP
 from taskguard.schedule.boundaries import MICROS, Clocked, Schedule, between, micros, moment_of
 
@@ -79,6 +80,12 @@ class ScheduledEntry:
     """Seconds after which a message of it is dropped by the queue itself."""
     begins_after: float = 0.0
     """Seconds that a message of it waits before a worker may begin: until then it is not lost."""
+
+    def __post_init__(self) -> None:
+        # Its keys are made of a digest. But it is a key by itself in what is told of its slots.
+        problem = problem_with("the name of a schedule entry", self.name, KEY)
+        if problem:
+            raise ConfigurationError(problem)
 
     @cached_property
     def label(self) -> str:

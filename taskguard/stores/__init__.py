@@ -7,6 +7,7 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from taskguard.errors import ConfigurationError, StoreError
+from taskguard.names import check_namespace
 from taskguard.store import Store
 
 _STORES = {
@@ -39,8 +40,7 @@ def open_store(url: str, *, namespace: str = "taskguard") -> Store:
             f"{safe_url(str(url))} is not the URL of a store; it must begin with one of "
             + ", ".join(f"{name}://" for name in _STORES)
         )
-    if not namespace or not namespace.isprintable():
-        raise ConfigurationError(f"namespace={namespace!r} cannot be used; give a short printable name")
+    check_namespace(namespace)
     module_name, extra = _STORES[scheme]
     try:
         module = import_module(f"{__name__}.{module_name}")

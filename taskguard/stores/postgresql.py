@@ -27,6 +27,7 @@ from psycopg.rows import namedtuple_row
 
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
 from taskguard.forks import Forked, watch_forks
+from taskguard.names import check_namespace
 from taskguard.rules import MICROS, micros, token_of
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
 from taskguard.stores import safe_url
@@ -86,6 +87,7 @@ class PostgresStore(Forked):
             raise ConfigurationError(f"schema={schema!r} cannot be used; it takes lower-case letters, digits and _")
         if not 0 < timeout < inf:
             raise ConfigurationError(f"timeout={timeout!r} cannot be used; it takes a positive number of seconds")
+        check_namespace(namespace)
         self._name = f"PostgresStore({safe_url(url)!r}, namespace={namespace!r}, schema={schema!r})"
         self._server = _server(url)
         self._namespace = namespace
@@ -93,10 +95,10 @@ class PostgresStore(Forked):
         self._timeout = timeout
         # For one transaction, and whatever the database or the role has as its default: in no other isolation level
         # does a claim that waited for a complete see its receipt, and what we gave up must not be done much later.
-        self._preamble = (
-            "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; "
-            f"SET LOCAL statement_timeout = {max(1, round(timeout * 1000))}; "
-        )
+        bounded = f"SET LOCAL statement_timeout = {max(1, round(timeout * 1000))}; "
+        self._to_look = f"SET TRANSACTION ISOLATION LEVEL READ COMMITTED; {bounded}"
+        """What can be done on a standby too."""
+        self._to_write = f"SET TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE; {bounded}"
         self._inherited: list[_Connection] = []
         self._open()
         self.history = PostgresHistory(self._add_history, self._read_history, f'"{schema}".history')
@@ -184,14 +186,14 @@ class PostgresStore(Forked):
 
     def setting(self, name: str) -> str:
         """What the server's own setting *name* is: for whoever looks after the server."""
-        [row] = self._ask("SELECT current_setting(%(name)s) AS value", {"name": name})
+        [row] = self._see("SELECT current_setting(%(name)s) AS value", {"name": name})
         return str(row.value)
 
     def standbys(self) -> int:
         """How many servers follow this one: for whoever looks after it."""
         # A role that may not see more of them is still told that they are there. What reads the log alone, for an
         # archive or a backup, is nothing to fail over to.
-        [row] = self._ask(
+        [row] = self._see(
             "SELECT count(*) AS number FROM pg_stat_replication"
             " WHERE coalesce(application_name, '') NOT IN ('pg_receivewal', 'pg_basebackup')",
             {},
@@ -219,7 +221,7 @@ class PostgresStore(Forked):
         return row
 
     def _look(self, which: str, key: str) -> list[Entry]:
-        rows = self._ask(
+        rows = self._see(
             "SELECT key, state, owner, attempt, token, since, until - now AS remaining, starts, copies, payload, how,"
             " outcome, deaths"
             f' FROM "{self._schema}".entry, "{self._schema}".now_1() AS now'
@@ -232,16 +234,27 @@ class PostgresStore(Forked):
         self._call(function, self._renewing, namespace=self._namespace, **arguments)
 
     def _read_history(self, query: str, arguments: dict[str, Any]) -> list[Any]:
-        return self._ask(query, {"namespace": self._namespace, **arguments})
+        return self._see(query, {"namespace": self._namespace, **arguments})
 
-    def _ask(self, query: str, arguments: dict[str, Any], idle: list[_Connection] | None = None) -> list[Any]:
+    def _see(self, query: str, arguments: dict[str, Any]) -> list[Any]:
+        return self._ask(query, arguments, preamble=self._to_look)
+
+    def _ask(
+        self,
+        query: str,
+        arguments: dict[str, Any],
+        idle: list[_Connection] | None = None,
+        *,
+        preamble: str = "",
+    ) -> list[Any]:
+        asked = (preamble or self._to_write) + query
         try:
             try:
-                return self._send(query, arguments, idle)
+                return self._send(asked, arguments, idle)
             except _MISSING:
                 # The first use, or somebody dropped it. Nothing was done, so asking again is safe.
-                self._send(self._creation(), None, idle)
-                return self._send(query, arguments, idle)
+                self._send(self._to_write + self._creation(), None, idle)
+                return self._send(asked, arguments, idle)
         except (psycopg.Error, UnicodeError) as error:
             raise self._explained(error) from error
 
@@ -251,7 +264,7 @@ class PostgresStore(Forked):
 
     def _send(self, query: str, arguments: dict[str, Any] | None, idle: list[_Connection] | None) -> list[Any]:
         with self._connection(self._idle if idle is None else idle) as connection:
-            cursor = connection.execute(self._preamble + query, arguments)
+            cursor = connection.execute(query, arguments)
             while cursor.nextset():
                 pass
             return cursor.fetchall() if cursor.description else []
@@ -261,7 +274,7 @@ class PostgresStore(Forked):
         if isinstance(error, psycopg.Error):
             state, text = error.sqlstate or "", error.diag.message_primary or text
         lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) and not state
-        if lost or state.startswith(_PASSING):
+        if lost or state.startswith(_PASSING) or _is_of_a_standby(error):
             return StoreUnavailableError(self._name, text)
         if state == "42501":
             text += (
@@ -385,6 +398,13 @@ class _Connection(psycopg.Connection[Any]):
 
 class _Place:
     """One of the verbs under way. Known by a weak reference only: what a signal cuts short leaves no place taken."""
+
+
+def _is_of_a_standby(error: psycopg.Error | UnicodeError) -> bool:
+    """Whether READ WRITE was refused, as a server does that follows another one: it may be promoted."""
+    # Its SQLSTATE means any "not supported", and its text is in the server's language. Where in the server it was said
+    # is in none: where a switch is set, and that is the only one that we set.
+    return isinstance(error, errors.FeatureNotSupported) and error.diag.source_function == "call_bool_check_hook"
 
 
 def _server(url: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ touches is in one slot, and every key that a script touches is named in its KEYS
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -14,13 +15,17 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 import redis
 
 from taskguard.errors import ConfigurationError
+from taskguard.evictions import Eviction
+from taskguard.names import check_namespace
 from taskguard.rules import MICROS, micros, token_of
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
 from taskguard.stores import safe_url
 from taskguard.stores.histories.redis import RedisHistory
-from taskguard.stores.redis_wire import Connections, Lent, Script, Wire
+from taskguard.stores.redis_wire import Connections, ForeignValueError, Lent, Script, Wire
 
 SCAN_PAGE = 500
+
+_logger = logging.getLogger("taskguard")
 
 _CLAIM: Final = Script("claim_new", "entry", "claim")
 _RENEW: Final = Script("entry", "renew")
@@ -70,14 +75,17 @@ class RedisStore:
     )
 
     def __init__(self, client: redis.Redis | Connections, *, namespace: str = "taskguard", name: str = "") -> None:
+        check_namespace(namespace)
         if "{" in namespace or "}" in namespace:
             raise ConfigurationError(f"namespace={namespace!r} must have no braces: they mark the key's hash slot")
         if not isinstance(client, (redis.Redis, Connections)):
             raise ConfigurationError(f"RedisStore takes a redis.Redis client, not {type(client).__name__}")
         self._namespace = namespace
         self._name = name or "RedisStore"
+        self._has_skipped = False
         connections = client if isinstance(client, Connections) else Lent(client.connection_pool)
         self.wire = Wire(connections, repr(self), namespace)
+        self.eviction = _eviction_of(connections.pool)
         self.history = RedisHistory(self.wire, namespace)
 
     def __repr__(self) -> str:
@@ -139,13 +147,30 @@ class RedisStore:
         cursor = b"0"
         while True:
             cursor, found = self.wire.execute(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", SCAN_PAGE)
-            keys = [name for name in found if name.index(b"}") == len(name) - 1]  # a receipt goes on after the brace
-            replies = self.wire.call_many(_GET, [([name], []) for name in keys])
-            for name, reply in zip(keys, replies, strict=True):
+            names = [name for name in found if name.index(b"}") == len(name) - 1]  # a receipt goes on after the brace
+            keys = {name: self._key_of(name) for name in names}
+            ours = [name for name in names if keys[name] is not None]
+            for name, reply in zip(ours, self._look_at(ours), strict=True):
                 if reply:
-                    yield _entry(self._key_of(name), reply)
+                    yield _entry(keys[name] or "", reply)
             if int(cursor) == 0:
                 return
+
+    def _look_at(self, names: list[bytes]) -> list[Any]:
+        """What is kept under each name. What is not ours counts as nothing: one foreign key must not hide the rest."""
+        try:
+            return self.wire.call_many(_GET, [([name], []) for name in names])
+        except ForeignValueError as error:
+            if len(names) > 1:
+                half = len(names) // 2
+                return self._look_at(names[:half]) + self._look_at(names[half:])
+            self._skip(names[0], error.problem)
+            return [None]
+
+    def _skip(self, name: bytes, problem: str) -> None:
+        level = logging.DEBUG if self._has_skipped else logging.WARNING
+        self._has_skipped = True
+        _logger.log(level, "%r leaves out %s: %s", self, name.decode(errors="backslashreplace"), problem)
 
     def forget(self, key: str, /, token: int = 0) -> bool:
         return bool(self.wire.call(_FORGET, [self._entry_key(key)], [token]) == 1)
@@ -157,17 +182,40 @@ class RedisStore:
         """One command of the server's own, such as INFO: for whoever looks after the server."""
         return self.wire.execute(*command)
 
+    def eviction_policy(self) -> str:
+        """How the server makes room when its memory is short; empty if it removes nothing."""
+        # INFO and not CONFIG, which hosted servers deny. Every key of ours has an end, so volatile-* means them too.
+        lines = self.execute(b"INFO", b"memory").decode().splitlines()
+        facts = dict(line.partition(":")[::2] for line in lines)
+        policy: str = facts.get("maxmemory_policy", "noeviction")
+        return "" if policy == "noeviction" or facts.get("maxmemory") == "0" else policy
+
     # -- keys ----------------------------------------------------------------------------------------------------
 
     def _entry_key(self, key: str) -> str:
         return f"{self._namespace}:{{{_tag(key)}}}"
 
-    def _key_of(self, name: bytes) -> str:
-        return unquote(name.decode().removeprefix(f"{self._namespace}:{{").removesuffix("}"))
+    def _key_of(self, name: bytes) -> str | None:
+        """The key whose entry has that name; None if no key of ours has."""
+        key = unquote(name.decode(errors="replace").removeprefix(f"{self._namespace}:{{").removesuffix("}"))
+        if self._entry_key(key).encode() == name:
+            return key
+        self._skip(name, "it is not the name of an entry")
+        return None
 
     def _keys(self, claimant: Claimant) -> list[str]:
         entry = self._entry_key(claimant.key)
         return [entry, f"{entry}:{claimant.owner}"]
+
+
+def _eviction_of(pool: redis.ConnectionPool) -> Eviction:
+    """What this process knows of the pool's server, whichever store it was that asked."""
+    server = tuple(pool.connection_kwargs.get(name) for name in ("host", "port", "path"))
+    known = any(part is not None for part in server)  # not so if a sentinel has to be asked
+    return _evictions.setdefault(server, Eviction()) if known else Eviction()
+
+
+_evictions: dict[tuple[Any, ...], Eviction] = {}
 
 
 def _who(claimant: Claimant) -> list[Any]:

@@ -6,6 +6,7 @@ The driver is asked for connections and for reading replies. Its pool and its pa
 from __future__ import annotations
 
 import hashlib
+import re
 import select
 from collections.abc import Callable, Sequence
 from importlib.resources import files
@@ -31,7 +32,29 @@ _PASSING = (
     redis.exceptions.MasterDownError,
     redis.exceptions.TryAgainError,
 )
-_PASSING_CODES = ("BUSY", "MISCONF", "NOREPLICAS", "UNKILLABLE")
+_PASSING_CODES = frozenset(
+    [
+        "BUSY",
+        "CLUSTERDOWN",
+        "LOADING",
+        "MASTERDOWN",
+        "MISCONF",
+        "NOREPLICAS",
+        "OOM",
+        "READONLY",
+        "TRYAGAIN",
+        "UNKILLABLE",
+    ]
+)
+_WRAPPED = re.compile(r"Error running script \(call to \w+\): (?:@user_script: ?\d+: )+-?")
+"""What Redis before 7 writes in front of what a script's command was told, its code included."""
+_WITHOUT_RIGHTS = re.compile("ACL failure in script|The user executing the script can't")
+_STUMBLED = re.compile(r"user_script:\d+: (NOT_OURS |attempt to |bad argument )")
+"""The script met something else than what it writes itself."""
+
+
+class ForeignValueError(StoreError):
+    """Something else than an entry of ours is kept under an entry's key."""
 
 
 class Script:
@@ -179,13 +202,19 @@ class Wire:
         return self._renewing[thread]
 
     def _explain(self, error: redis.exceptions.RedisError) -> NoReturn:
-        text = str(error)
+        text = _said(error)
         if isinstance(error, (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError)):
             raise StoreError(self._name, f"{text}: check the user and the password in the store's URL") from None
-        if isinstance(error, _PASSING) or text.startswith(_PASSING_CODES):
+        if _is_passing(error):
             raise StoreUnavailableError(self._name, text) from error
-        if "WRONGTYPE" in text or "NOT_OURS" in text:
+        if isinstance(error, redis.exceptions.NoPermissionError) or _WITHOUT_RIGHTS.match(text):
             raise StoreError(
+                self._name,
+                f"{text}; the user of the store's URL lacks a right: ACL SETUSER … ~{self._namespace}:* +@read +@write "
+                "+@scripting +@connection +time +info",
+            ) from error
+        if text.startswith("WRONGTYPE") or _STUMBLED.match(text):
+            raise ForeignValueError(
                 self._name,
                 "something else than an entry of ours is kept under its key; nothing was changed. "
                 f"Give taskguard a namespace of its own, or remove the foreign keys below {self._namespace!r} ({text})",
@@ -270,7 +299,17 @@ def _is_over(connection: Any) -> bool:
 
 
 def _is_sound_after(error: BaseException) -> bool:
-    return isinstance(error, redis.exceptions.ResponseError) and not isinstance(error, _PASSING)
+    return isinstance(error, redis.exceptions.ResponseError) and not _is_passing(error)
+
+
+def _is_passing(error: redis.exceptions.RedisError) -> bool:
+    return isinstance(error, _PASSING) or _said(error).partition(" ")[0] in _PASSING_CODES
+
+
+def _said(error: redis.exceptions.RedisError) -> str:
+    """What the server said, its code first; redis-py leaves out the codes that it has a class of its own for."""
+    # By its place and not by its name alone: a key can be called anything, and some errors quote it.
+    return _WRAPPED.sub("", str(error), count=1) if str(error).startswith("Error running script") else str(error)
 
 
 def packed(command: Sequence[Any]) -> bytes:

@@ -21,6 +21,10 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
+from taskguard import names
+from taskguard.errors import ConfigurationError
+from taskguard.guard import Guard
+from taskguard.policy import Policy
 from taskguard.store import TOKEN_LIMIT, Claim, Claimant, Completed, Ending, Held, How, Lease, Store
 from taskguard.testing.races import completions, race, winners
 from taskguard.testing.walks import walk_beside_the_rules
@@ -88,6 +92,24 @@ def attempt_of(lease: Claimant) -> Claimant:
     return Claimant(lease.key, lease.owner, lease.attempt)
 
 
+def filled(start: str, length: int) -> str:
+    """A name of exactly that many bytes, which no server can compress."""
+    rest = "".join(uuid4().hex for _ in range(length // 32 + 1))
+    return start + rest[: length - len(start.encode())]
+
+
+def longest(key: str, *owners: str) -> tuple[str, ...]:
+    return filled(key, names.ENTRY), *(filled(owner, names.OWNER) for owner in owners)
+
+
+def _is_refused(act: Callable[[], object]) -> None:
+    try:
+        act()
+    except ConfigurationError:
+        return
+    raise AssertionError("it was not refused")
+
+
 class StoreContract:
     """Eight promises. A store that passes can carry the guard."""
 
@@ -134,6 +156,74 @@ class StoreContract:
     def test_promise_1_verbs_do_what_the_rules_say_in_any_order(self, store: Store, elapse: Elapse) -> None:
         for seed in range(self.walks):
             walk_beside_the_rules(store, elapse, seed=seed, steps=self.steps)
+
+    # -- names: what the guard lets through, a store keeps -----------------------------------------------------------
+
+    def test_promise_1_the_longest_names_go_through_every_verb(self, store: Store) -> None:
+        for key, owner, twin in (longest("k", "o", "t"), longest("ключ ", "é", "雪")):
+            copy, payload = filled("c", names.ATTEMPT), filled("p", names.PAYLOAD)
+            claim = ask(owner, key, state="queued", payload=payload, copy=copy, copy_for=LONG)
+            claim.attempt = filled("a", names.ATTEMPT)
+            queued = store.claim(claim)
+            assert isinstance(queued, Lease)
+            assert store.mark([(queued, LONG)], copy_for=LONG) == [True]
+            lease = claimed(store, owner, key)
+            assert store.renew([(lease, LONG)]) == [True]
+            held = store.claim(ask(twin, key, skip=True))
+            assert isinstance(held, Held) and held.owner == owner
+            assert requeued(store, lease, copy=copy)
+            lease = claimed(store, owner, key, copy=copy)
+            assert store.complete(lease, succeeded(b"result"))
+            done = store.claim(ask(owner, key))
+            assert isinstance(done, Completed) and done.owner == owner
+            skipped = store.claim(ask(twin, key))
+            assert isinstance(skipped, Completed) and skipped.twin == owner
+            joined = store.claim(ask("another", key, join=owner))
+            assert isinstance(joined, Completed) and joined.outcome == b"result"
+            assert store.release(Claimant(key, filled("r", names.OWNER), "gone"), ended("revoked"), anyway=True)
+            assert [entry.key for entry in store.scan(key)] == [key]
+            entry = store.get(key)
+            assert entry is not None and entry.owner == owner
+            assert store.forget(key)
+
+    def test_promise_1_long_names_that_differ_in_the_last_letter_are_two(self, store: Store) -> None:
+        start = filled("k", names.ENTRY)[:-1]
+        lease = claimed(store, "alice", f"{start}x")
+        other = claimed(store, "alice", f"{start}y")
+        assert store.complete(lease, succeeded())
+        assert store.complete(other, succeeded())
+        owner = filled("o", names.OWNER)[:-1]
+        assert isinstance(store.claim(ask(f"{owner}x", f"{start}x")), Lease)
+        assert isinstance(store.claim(ask(f"{owner}y", f"{start}x")), Held)
+
+    def test_promise_1_the_longest_durations_can_be_asked_for(self, store: Store) -> None:
+        lease = claimed(store, "alice", lease=names.LONGEST, keep_for=names.LONGEST, floor=TOKEN_LIMIT - 10)
+        assert lease.token == TOKEN_LIMIT - 9
+        assert store.renew([(lease, names.LONGEST)]) == [True]
+        entry = store.get("key")
+        assert entry is not None and entry.remaining > names.LONGEST - 60
+        assert store.complete(lease, succeeded(keep_for=names.LONGEST))
+        assert isinstance(store.claim(ask("alice")), Completed)
+
+    def test_what_no_store_could_keep_is_refused_by_the_guard_before_it_is_claimed(self, store: Store) -> None:
+        guard = Guard(store, history=False)
+        policy = Policy.of()
+        long = filled("k", names.ENTRY) + "x"
+        for bad in ("", "a\0b", "a\ud800", long, "é" * names.ENTRY):
+            _is_refused(lambda bad=bad: guard.run(bad, lambda: None, keep_for=60))  # type: ignore[misc]
+            _is_refused(lambda bad=bad: guard.free(bad))  # type: ignore[misc]
+            _is_refused(lambda bad=bad: guard.new_claim(bad, "owner", policy))  # type: ignore[misc]
+            _is_refused(lambda bad=bad: guard.new_claim("key", bad, policy))  # type: ignore[misc]
+            for name in ("payload", "join", "copy"):
+                if bad:
+                    text = bad * 3
+                    _is_refused(lambda n=name, t=text: guard.new_claim("key", "o", policy, **{n: t}))  # type: ignore[misc]
+        inf, nan = float("inf"), float("nan")
+        for name, value in (("lease", inf), ("lease", nan), ("lease", -1.0), ("lease", 1e13), ("floor", -5)):
+            _is_refused(lambda n=name, v=value: guard.new_claim("key", "o", policy, **{n: v}))  # type: ignore[misc]
+        for floor in (2**53, 2**64, 1.5, "7", nan):
+            _is_refused(lambda f=floor: guard.new_claim("key", "o", policy, floor=f))  # type: ignore[misc]
+        assert list(store.scan()) == []
 
     # -- 2: tokens only rise ---------------------------------------------------------------------------------------
 

@@ -11,7 +11,13 @@ import pytest
 from celery import Celery, chain, group, signature
 from kombu.exceptions import OperationalError
 
-from taskguard import DuplicateTaskError, KeyArgumentError, PayloadMismatchError, StoreUnavailableError
+from taskguard import (
+    ConfigurationError,
+    DuplicateTaskError,
+    KeyArgumentError,
+    PayloadMismatchError,
+    StoreUnavailableError,
+)
 from taskguard.celery import install
 from taskguard.celery.app import POSITIONAL
 from taskguard.schedule import Interval, ScheduledEntry
@@ -66,6 +72,47 @@ def test_every_spelling_and_every_way_of_one_call_is_one_key():
         assert call().taskguard.duplicate
     assert len(sent(app)) == 1
     assert add.delay(2).taskguard.duplicate is False
+
+
+@pytest.mark.parametrize("task_id", ["x" * 5000, "a\0b", "\ud800", 7], ids=lambda given: ascii(given)[:12])
+def test_an_id_that_no_store_can_keep_is_refused_at_the_call(task_id: Any):
+    app = make_app()
+
+    @guarded(app)
+    def add(a):
+        return a
+
+    with pytest.raises(ConfigurationError, match="task_id"):
+        add.apply_async((1,), task_id=task_id)
+    assert sent(app) == []
+    assert entry(add, 1) is None
+    assert not add.delay(1).taskguard.duplicate
+
+
+def test_a_job_of_another_publisher_whose_id_no_store_can_keep_fails_as_itself():
+    app, ran = make_app(), []
+
+    @guarded(app)
+    def add(a):
+        ran.append(a)
+
+    deliver(add, "x" * 5000, 1)
+    result = app.AsyncResult("x" * 5000)
+    assert result.state == "FAILURE"
+    assert "the job's id" in str(result.result)
+    assert ran == []
+
+
+def test_a_call_for_the_end_of_time_is_queued():
+    app = make_app()
+
+    @guarded(app)
+    def add(a):
+        return a
+
+    first = add.apply_async((1,), eta=datetime(9999, 1, 1))
+    assert entry(add, 1) == ("queued", first.id)
+    assert len(sent(app)) == 1
 
 
 def test_raise_tells_who_and_since_when():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from contextlib import closing
 
 import pytest
 from celery import Celery
@@ -10,8 +11,9 @@ from celery import Celery
 from taskguard import ConfigurationError
 from taskguard.celery.guarding import Guarding
 from taskguard.celery.settings import Settings, store_of, visibility_timeout
+from tests.servers import require
 
-from .inprocess import guarded, make_app, sent
+from .inprocess import deliver, guarded, make_app, sent
 
 
 def app_with(**conf):
@@ -39,7 +41,13 @@ def test_the_store_is_the_broker_else_the_result_backend(broker, backend, store)
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"listeners": print}, {"listeners": [print, "print"]}, {"namespace": 5}, {"namespace": ""}],
+    [
+        {"listeners": print},
+        {"listeners": [print, "print"]},
+        {"namespace": 5},
+        {"namespace": ""},
+        {"on_evicting_store": "panic"},
+    ],
 )
 def test_a_wrong_setting_is_told_at_the_first_call_and_nothing_is_published(wrong):
     app = make_app(**{f"taskguard_{name}": value for name, value in wrong.items()})
@@ -51,6 +59,23 @@ def test_a_wrong_setting_is_told_at_the_first_call_and_nothing_is_published(wron
     with pytest.raises(ConfigurationError, match=f"taskguard_{next(iter(wrong))}="):
         add.delay(1)
     assert not sent(app)
+
+
+def test_a_redis_that_evicts_is_refused_where_the_app_says_so(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("taskguard.stores.redis._evictions", {})
+    evicting = {"maxmemory": "100mb", "maxmemory-policy": "volatile-lru"}
+    with closing(require("valkey", settings=evicting)) as server:
+        app = make_app(taskguard_store=server.url, taskguard_on_evicting_store="refuse")
+
+        @guarded(app)
+        def add(a):
+            return a
+
+        with pytest.raises(ConfigurationError, match="volatile-lru.*set maxmemory-policy noeviction"):
+            add.delay(1)
+        assert not sent(app)
+        deliver(add, "sent-by-another", 1)
+        assert app.AsyncResult("sent-by-another").state == "FAILURE"
 
 
 def test_a_misspelt_setting_is_told_at_the_first_call():

@@ -195,7 +195,7 @@ def test_a_bad_option_is_one_clear_error(guard: Guard, options: dict[str, object
 
 @pytest.mark.parametrize("key", ["", None, 3])
 def test_a_key_that_is_no_text_is_one_clear_error(guard: Guard, key: object):
-    with pytest.raises(ConfigurationError, match="a key is a non-empty text"), guard.hold(key):  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="is not a text|is empty"), guard.hold(key):  # type: ignore[arg-type]
         pytest.fail("entered")
 
 
@@ -279,7 +279,7 @@ def test_a_guard_that_is_made_wrong_is_one_clear_error(wrong: dict[str, object])
 
 
 def test_a_key_that_no_store_can_write_is_refused(guard: Guard):
-    with pytest.raises(ConfigurationError, match="surrogates"), guard.hold("a\udcff"):
+    with pytest.raises(ConfigurationError, match="surrogate"), guard.hold("a\udcff"):
         pytest.fail("entered")
 
 

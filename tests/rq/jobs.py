@@ -21,6 +21,13 @@ class TroubleError(Exception):
     """What a body raises that is told to fail."""
 
 
+class Opaque:
+    """What a caller may pass and no key can be made of: two that are equal do not show it."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
 def _do(then: str, key: str, value: Any) -> Any:
     job = get_current_job()
     assert job is not None
@@ -95,7 +102,7 @@ def _make(name: str, **options: Any) -> Any:
         fence: Fence | None = None,
     ) -> Any:
         facts = {"token": fence.token, "starts": fence.starts, "fenced": fence.idempotency_key} if fence else {}
-        with bodies.working(key, value=value, **facts):
+        with bodies.working(key, value=value.value if isinstance(value, Opaque) else value, **facts):
             if gate:
                 bodies.wait_at(gate)
             return _do(then, key, value)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from taskguard import current_fence
-from taskguard.rq import GuardedQueue
+from taskguard.rq import GuardedQueue, GuardedWorker
 from tests.rq import bodies
 
 
@@ -41,3 +41,9 @@ class Elsewhere(GuardedQueue):
     """The same functions, with entries in another namespace."""
 
     taskguard_tasks: Mapping[str, Any] = {"tests.rq.named.*": {"key": "key", "namespace": "elsewhere"}}
+
+
+class OwnWorker(GuardedWorker):
+    """Knows the names itself, whatever class of queues it is given."""
+
+    queue_class = ByName

@@ -15,8 +15,9 @@ from rq.exceptions import DuplicateJobError
 from rq.group import Group
 from rq.job import Job
 
-from taskguard import DuplicateTaskError, PayloadMismatchError
+from taskguard import ConfigurationError, DuplicateTaskError, PayloadMismatchError
 from taskguard.rq import GuardedQueue
+from taskguard.rq.delivery import Delivery
 from tests.rq import jobs
 from tests.rq.scene import OURS, PLAIN, Scene, mostly_ours
 from tests.waiting import wait_until
@@ -75,6 +76,26 @@ def test_jobs_of_a_plain_queue_are_guarded_when_they_run(scene: Scene, kind: str
     assert scene.runs == 1
 
 
+def test_an_id_that_no_store_can_keep_is_refused_at_the_call(scene: Scene):
+    with pytest.raises(ConfigurationError, match="job_id.*5000 bytes"):
+        scene.call(job_id="x" * 5000)
+    with pytest.raises(ConfigurationError, match="job_id.*5000 bytes"):
+        scene.queue.enqueue_many([Queue.prepare_data(jobs.job_, (scene.key,), job_id="x" * 5000)])
+    assert scene.queue.count == 0 and scene.state() is None
+
+
+@pytest.mark.parametrize("kind", [OURS, PLAIN])
+def test_a_job_of_a_plain_queue_whose_id_no_store_can_keep_fails_as_itself(scene: Scene, kind: str):
+    queue = Queue(scene.queue.name, connection=scene.connection)
+    job = queue.enqueue(jobs.job_, scene.key, job_id="x" * 600)
+    scene.start_worker(kind)
+    wait_until(lambda: job.get_status() == "failed")
+
+    assert "the job's id" in str(job.latest_result().exc_string)
+    assert queue.failed_job_registry.get_job_ids() == [job.id]
+    assert scene.runs == 0
+
+
 def test_threads_that_call_at_once_make_one_job(scene: Scene):
     def call(n: int) -> str:
         with closing(redis.Redis.from_url(scene.url)) as connection:
@@ -111,6 +132,25 @@ def test_a_job_that_rq_refuses_frees_the_key(scene: Scene):
 
     assert scene.state() == "free"
     other.delete()
+
+
+@pytest.mark.parametrize("name", ["plain", "job_"])
+def test_a_unique_job_without_an_id_is_refused_as_by_rq(scene: Scene, name: str):
+    """Whoever reads the id of a job that has none makes one up."""
+    function, at = getattr(jobs, name), datetime.now(timezone.utc) + timedelta(minutes=1)
+    with pytest.raises(ValueError, match="explicit job_id"):
+        scene.queue.enqueue_job(scene.queue.create_job(function, (scene.key,)), unique=True)
+    with pytest.raises(ValueError, match="explicit job_id"):
+        scene.queue.schedule_job(scene.queue.create_job(function, (scene.key,)), at, unique=True)
+
+    assert scene.queue.count == 0 and scene.state() is None
+
+
+def test_a_unique_job_with_dependencies_is_refused_as_by_rq_also_if_it_is_a_duplicate(scene: Scene):
+    scene.call()
+    first = scene.queue.enqueue(jobs.plain)
+    with pytest.raises(ValueError, match="dependencies"):
+        scene.call(job_id=scene.key, unique=True, depends_on=first)
 
 
 def test_the_same_id_can_be_used_again(scene: Scene):
@@ -373,6 +413,23 @@ def test_run_once_more_of_a_job_that_is_still_queued_is_that_job(scene: Scene):
     assert scene.call("more", value=2).id != first.id  # newer arguments: one more
 
 
+def test_run_once_more_takes_arguments_that_no_key_could_be_made_of(scene: Scene):
+    first = scene.call("more", value=jobs.Opaque(1))
+    newer = scene.call("more", value=jobs.Opaque(2))
+    scene.burst()
+
+    assert newer.id != first.id and scene.runs == 2
+
+
+def test_what_tells_two_calls_apart_is_the_same_for_the_caller_and_the_worker(scene: Scene):
+    claimed = scene.call("more", value=1)
+    left = Queue(scene.queue.name, connection=scene.connection).enqueue(jobs.more, scene.key, value=1)
+    at_worker = Delivery(left, jobs.more.taskguard)
+    at_worker.find_key((scene.key,), {"value": 1})
+
+    assert at_worker.note.payload == scene.note(claimed).payload
+
+
 def test_a_joined_job_fails_as_its_twin_does(scene: Scene):
     scene.start_worker()
     scene.start_worker()
@@ -509,6 +566,26 @@ def test_idempotency_key(scene: Scene):
     scene.start_worker()
     scene.wait_for_status(first, "finished")
     assert scene.begun()[0]["fenced"] == f"order-{scene.key}"
+
+
+def test_an_idempotency_key_takes_arguments_that_no_key_could_be_made_of(scene: Scene):
+    """Those are compared by their types; what can be compared exactly still is."""
+    options = {"idempotency_key": f"order-{scene.key}"}
+    first = scene.call(value=jobs.Opaque(1), **options)
+
+    assert scene.call(value=jobs.Opaque(1), **options).id == first.id
+    with pytest.raises(PayloadMismatchError):
+        scene.call(then="fail", value=jobs.Opaque(1), **options)
+    with pytest.raises(PayloadMismatchError):
+        scene.call(value=1, **options)
+    scene.burst()
+    assert scene.status(first) == "finished"
+
+
+@pytest.mark.parametrize("name", ["job_", "while_running", "waits"])
+def test_the_name_of_the_store_travels_with_every_guarded_job(scene: Scene, name: str):
+    """Also where nothing is claimed yet: a worker that looks at another store notices."""
+    assert scene.note(scene.call(name)).store == "own:taskguard"
 
 
 def test_enforce_false_only_counts(scene: Scene):

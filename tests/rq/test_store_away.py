@@ -30,6 +30,7 @@ class Flaky:
         self._left: dict[str, int] = {}
         self.guarantees = guard.store.guarantees
         self.wire = guard.store.wire
+        self.eviction = guard.store.eviction
 
     def goes_away_after(self, times: int, *verbs: str) -> None:
         self._left = dict.fromkeys(verbs, times)

@@ -72,7 +72,7 @@ class PostgresServer(Server):
             lines = (self.data / "postmaster.pid").read_text().splitlines()
         except OSError:
             return False
-        return len(lines) > 7 and lines[0] == str(pid) and lines[7].strip() == "ready"
+        return len(lines) > 7 and lines[0] == str(pid) and lines[7].strip() in ("ready", "standby")
 
     def kill(self) -> None:
         was_running = self.running

@@ -138,6 +138,41 @@ def test_the_isolation_that_a_database_has_by_default_does_not_matter(
         admin.execute("ALTER DATABASE taskguard RESET default_transaction_isolation")
 
 
+def test_a_role_whose_transactions_are_read_only_by_default_can_claim(
+    admin: psycopg.Connection, postgres_server: PostgresServer
+):
+    admin.execute("ALTER DATABASE taskguard SET default_transaction_read_only = on")
+    try:
+        with closing(open_store(postgres_server.url, namespace=uuid4().hex)) as store:
+            lease = claimed(store, "alice")
+            assert store.renew([(lease, LONG)]) == [True]
+            assert store.complete(lease, succeeded())
+        with closing(open_store(f"{postgres_server.url}?schema=fresh_{uuid4().hex}")) as fresh:
+            assert fresh.get("key") is None  # its schema was made
+    finally:
+        admin.execute("SET default_transaction_read_only = off")
+        admin.execute("ALTER DATABASE taskguard RESET default_transaction_read_only")
+
+
+def test_a_standby_is_unavailable_until_it_is_promoted_and_can_be_looked_at():
+    with closing(require(PostgresServer)) as server:
+        with closing(open_store(server.url)) as store:
+            lease = claimed(store, "alice")
+        server.stop()
+        signal_file = server.data / "standby.signal"
+        signal_file.touch()
+        server.give(signal_file)
+        server.start()
+        with closing(open_store(server.url)) as store:
+            for verb in (lambda: store.claim(ask("bob", "other")), lambda: store.renew([(lease, LONG)])):
+                with pytest.raises(StoreUnavailableError, match="recovery|read-only"):
+                    verb()
+            assert [entry.owner for entry in store.scan()] == ["alice"]
+            with psycopg.connect(server.url, autocommit=True) as admin:
+                assert admin.execute("SELECT pg_promote()").fetchone() == (True,)
+            assert store.renew([(lease, LONG)]) == [True]
+
+
 def test_a_server_that_is_down_is_unavailable_and_works_when_it_is_back():
     with closing(require(PostgresServer)) as server, closing(open_store(server.url)) as store:
         lease = claimed(store, "alice")

@@ -453,6 +453,17 @@ def test_the_payload_covers_what_the_key_leaves_out():
     assert by_a.payload((1, 2), {}) != by_a.payload((1, 3), {})
 
 
+def test_what_has_no_stable_form_is_in_the_payload_by_its_type():
+    class Opaque: ...
+
+    by_a = maker(order, "a")
+
+    assert by_a.payload((1, Opaque()), {}) == by_a.payload((1, Opaque()), {})
+    assert by_a.payload((1, Opaque()), {}) != by_a.payload((1, object()), {})
+    assert by_a.payload((1, Opaque()), {}) != by_a.payload((2, Opaque()), {})
+    assert by_a.payload((1, [Opaque()]), {}) == by_a.payload((1, [Opaque(), 2]), {})
+
+
 def test_the_payload_is_the_same_for_every_spelling():
     assert maker().payload((1,), {}) == maker().payload((), {"b": 2, "a": 1})
 

@@ -1,0 +1,39 @@
+"""A job that its caller has claimed, at a worker where nothing guards its function any more."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from taskguard.errors import StoreError
+from taskguard.places import queue_entries_of
+from taskguard.policy import Policy
+from taskguard.rq.guarding import Settings, guard_on, own_namespace
+from taskguard.rq.owner import owner_of
+from taskguard.rq.twin import end_queued
+from taskguard.store import Ending
+from taskguard.switch import is_off
+
+if TYPE_CHECKING:
+    from taskguard.rq.noted import NotedJob
+
+_logger = logging.getLogger("taskguard")
+
+
+def let_run(job: NotedJob) -> None:
+    """Say so, and free the place in the queue that nobody will adopt: its entry would last for a day."""
+    if is_off():
+        return
+    note, why = job.note, "the function is not guarded here"
+    if note.queue_class:
+        why = f"{note.queue_class}, which guards it by name, cannot be imported here or does not name it any more"
+    _logger.warning("%s[%s] runs unguarded: its caller claimed %s; %s", job.func_name, job.id, note.key, why)
+    namespace = own_namespace(note.store)
+    if namespace is None:
+        return  # in a store that this worker has not been told of
+    guard = guard_on(job.connection, job.serializer, Settings(namespace=namespace))
+    policy, owner = Policy.trusted(), owner_of(job.id, job.repeats_left, note.run)
+    with suppress(StoreError):
+        for name in queue_entries_of(note.key):
+            end_queued(guard, policy, name, owner, Ending(keep_for=policy.keep))
