@@ -63,7 +63,7 @@ def deliver(task: Any, body: Callable[..., Any], slot: Note | None, args: Any, k
         first = delivery.begin(port.other_store())
     except StoreError as error:
         first = delivery.store_away(error)
-    return drive(delivery, port.guard, port, first)
+    return drive(delivery, [port.guard] * len(delivery.layers), port, first)
 
 
 class CeleryDelivery:
@@ -94,7 +94,7 @@ class CeleryDelivery:
         envelope = self.message.envelope
         # Nobody holds the handle of a scheduled call.
         awaited = self.message.is_awaited if self.slot is None else self.message.is_linked
-        facts = Facts(self.id, self.attempt, self.id.__eq__, awaited, not self.request.is_eager)
+        facts = Facts(self.attempt, self.id.__eq__, awaited, not self.request.is_eager)
         place = place_of_job(self.task, envelope, self.slot)
         return Delivery.of(terms_of(self.guarding), facts, envelope, self._layers(), place)
 

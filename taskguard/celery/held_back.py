@@ -97,7 +97,7 @@ class HeldBack:
         assert guarded is not None
         names = (lease.key, lease.owner, lease.attempt)
         settle_all(
-            self._it.guard,
+            [self._it.guard],
             [Settle("release", *names, how="failed", error=error, keep_for=guarded.policy.keep, anyway=True)],
         )
         self._it.note_end("failed")

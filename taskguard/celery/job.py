@@ -25,7 +25,7 @@ def layers_of(
         # A run whose end may not be reported is not taken for dead: it would run again. And schedulers do not have the
         # message of a retry.
         kept = bool(task.acks_late) and guarding.settings.patience_at_the_end > 0 and not retries
-        layers = (slot_layer(slot, _slot_policy(guarding, guarded, slot), kept=kept),)
+        layers = (slot_layer(slot, _slot_policy(guarding, guarded, slot), task_id, kept=kept),)
     if guarded is not None:
         layers = (*layers, key_layer(guarded.policy, envelope, task_id, slot))
     return layers

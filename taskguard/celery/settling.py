@@ -72,16 +72,19 @@ class Settlement:
         slot = Note.of(envelope.slot)
         layers = layers_of(task, self.guarding, envelope, self.id, slot, retries=0)
         place = place_of_job(task, envelope, slot)
-        return Gone(layers, place if place != layers[-1].entry else "", self.id, self.attempt)
+        return Gone(layers, place if place != layers[-1].entry else "", self.attempt)
 
     def _end(self, how: How, error: BaseException | None, anyway: bool) -> bool:
         # A failure that the parent settles is one that Celery's parent answers.
         detail, answered = f"{how}; settled by the parent", how == "failed"
-        return self._gone.end(self.guarding.calls, how, error, answered=answered, anyway=anyway, detail=detail)
+        gone = self._gone
+        guards = [self.guarding.calls] * len(gone.layers)
+        return gone.end(guards, how, error, answered=answered, anyway=anyway, detail=detail)
 
     def _put_into_queue(self, keep_starts: bool) -> bool:
-        terms = terms_of(self.guarding)
-        return self._gone.requeue(self.guarding.calls, terms, keep_starts=keep_starts, detail="settled by the parent")
+        gone, terms = self._gone, terms_of(self.guarding)
+        guards = [self.guarding.calls] * len(gone.layers)
+        return gone.requeue(guards, terms, keep_starts=keep_starts, detail="settled by the parent")
 
     # -- when it is to be settled ----------------------------------------------------------------------------------
 

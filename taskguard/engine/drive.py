@@ -59,7 +59,7 @@ class Port(Protocol):
     def stand_in(self, holder: Held, envelope: Envelope) -> None:
         """Publish the message of another job."""
 
-    def rename(self, done: Completed) -> tuple[str, tuple[Layer, ...], bool]:
+    def rename(self, done: Completed) -> tuple[tuple[Layer, ...] | None, bool]:
         """See `Delivery.renamed`; only asked of a queue that reuses ids."""
 
     def republish(self, envelope: Envelope, within: float) -> None:
@@ -81,9 +81,9 @@ class Port(Protocol):
         """Carry out the last effect."""
 
 
-def drive(delivery: Delivery, guard: Guard, port: Port, effect: Effect) -> Any:
-    """From *effect*, the delivery's first, to its end; what the queue is answered."""
-    carrying = _Carrying(delivery, guard, port)
+def drive(delivery: Delivery, guards: Sequence[Guard], port: Port, effect: Effect) -> Any:
+    """From *effect*, the delivery's first, to its end; what the queue is answered. Each layer has its guard."""
+    carrying = _Carrying(delivery, guards, port)
     try:
         while not isinstance(effect, Last):
             effect = carrying.out(effect)
@@ -91,20 +91,20 @@ def drive(delivery: Delivery, guard: Guard, port: Port, effect: Effect) -> Any:
         # A job's time can be over at any point, in these very lines too. It is nobody's failure but the job's.
         again = port.comes_again(error) if came_by_signal(error) else None
         if again is not None:
-            settle_all(guard, delivery.cut_off(error, *again))
+            settle_all(guards, delivery.cut_off(error, *again))
         raise
     finally:
         for work in carrying.works.values():
             work.abandon()
     if isinstance(effect, Drop) and effect.holder is not None:
-        _report_skipped(guard, delivery, effect.holder)
+        _report_skipped(guards[0], delivery, effect.holder)
     return port.finish(effect)
 
 
 class _Carrying:
-    def __init__(self, delivery: Delivery, guard: Guard, port: Port) -> None:
+    def __init__(self, delivery: Delivery, guards: Sequence[Guard], port: Port) -> None:
         self._delivery = delivery
-        self._guard = guard
+        self._guards = guards
         self._port = port
         self.works: dict[int, Work] = {}
 
@@ -139,7 +139,7 @@ class _Carrying:
     def _ask(self, effect: Ask) -> Effect:
         delivery = self._delivery
         layer = delivery.layers[effect.layer]
-        asked, answer = self._guard.ask(
+        asked, answer = self._guards[effect.layer].ask(
             check_claim(effect.claim),
             tell=layer.slot is None and not effect.again,
             arguments=self._port.arguments,
@@ -152,19 +152,20 @@ class _Carrying:
         return delivery.answered(answer, time.time())
 
     def _look(self, effect: Look) -> Effect:
-        return self._delivery.looked(self._guard.store.get(effect.entry))
+        return self._delivery.looked(self._guards[-1].store.get(effect.entry))
 
     def _settle(self, step: Settle | EndQueued | RaiseTokens) -> Effect:
         work = self.works.get(step.layer) if isinstance(step, Settle) else None
         try:
             if isinstance(step, RaiseTokens):
-                self._guard.raise_tokens(step.entry, step.floor, self._delivery.layers[-1].policy)
+                self._guards[-1].raise_tokens(step.entry, step.floor, self._delivery.layers[-1].policy)
                 return self._delivery.settled(True)
             if work is None:
-                return self._delivery.settled(carry_out(self._guard, step))
+                at = step.at if isinstance(step, Settle) else -1
+                return self._delivery.settled(carry_out(self._guards[at], step))
             assert isinstance(step, Settle)
             self._port.before(step)
-            return self._delivery.settled(_end(self._guard, work, step))
+            return self._delivery.settled(_end(self._guards[step.layer], work, step))
         except StoreError as error:
             report = _logger.error if isinstance(step, Settle) and step.matters else _logger.warning
             report("%s: recording its end failed: %s", self._port.name, error)
@@ -219,11 +220,11 @@ def end_queued(guard: Guard, entry: str, owner: str, how: How, keep_for: float) 
     return isinstance(answer, Lease) and guard.store.release(answer, Ending(how=how, keep_for=keep_for))
 
 
-def settle_all(guard: Guard, steps: Iterable[Settle]) -> None:
+def settle_all(guards: Sequence[Guard], steps: Iterable[Settle]) -> None:
     """As far as the store answers: whatever is left runs out by itself."""
     with suppress(StoreError):
         for step in steps:
-            carry_out(guard, step)
+            carry_out(guards[step.at], step)
 
 
 def _report_skipped(guard: Guard, delivery: Delivery, holder: Held) -> None:
@@ -231,4 +232,4 @@ def _report_skipped(guard: Guard, delivery: Delivery, holder: Held) -> None:
     assert slot is not None
     facts = {"holder": holder.owner, "state": holder.state, "since": holder.since}
     detail = f"slot {slot.scheduled_for.isoformat()}, at its worker"
-    guard.tell("slot_skipped", Claimant(slot.schedule, delivery.owner, ""), detail=detail, **facts)
+    guard.tell("slot_skipped", Claimant(slot.schedule, delivery.layers[0].owner, ""), detail=detail, **facts)

@@ -58,6 +58,9 @@ class Settle(Effect):
     owner: str
     attempt: str
     layer: int = -1
+    """Of a claim that is held."""
+    at: int = -1
+    """The layer that it belongs to, where none is held; a place in the queue belongs to the innermost."""
     how: How = "released"
     outcome: bytes | None = None
     error: BaseException | None = None
@@ -176,6 +179,8 @@ class Drop(Last):
     why: str
     holder: Held | None = None
     """In whose favour a scheduled job was skipped."""
+    done: Completed | None = None
+    """How it had ended before."""
 
 
 class Defer(Last):

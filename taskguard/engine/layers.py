@@ -32,9 +32,9 @@ class Terms(Value):
 class Facts(Value):
     """What the queue says of this delivery."""
 
-    owner: str
     attempt: str
     is_this_job: Callable[[str], bool]
+    """Whether an owner is this very job."""
     awaited: bool = True
     """Somebody may wait for the result under this very id."""
     can_wait: bool = True
@@ -43,11 +43,15 @@ class Facts(Value):
     """If it is refused, its queue runs it again later: it has not ended then."""
     reuses_ids: bool = False
     """The queue runs one id many times, and knows to which of its occurrences an end belongs."""
+    shown: Callable[[str], str] = str
+    """An owner as people know it."""
 
 
 class Layer(Value):
     """One claim of a delivery."""
 
+    owner: str
+    """The name of the job in this entry."""
     entry: str
     policy: Policy
     conflict: Conflict
@@ -64,24 +68,25 @@ def key_layer(policy: Policy, envelope: Envelope, owner: str, slot: Note | None 
     if slot is not None:  # of a scheduled job `overlap` says what happens, whatever its function was decorated with
         own = slot.overlap == "allow_all"
         entry = job_of(envelope.key, owner) if own else run_of(policy, envelope.key, envelope.join or owner)
-        return Layer(entry, policy, _conflict_of(slot))
+        return Layer(owner, entry, policy, _conflict_of(slot))
     entry = run_of(policy, envelope.key, envelope.join or owner)
     conflict = policy.on_conflict.run
     if conflict == "wait":
-        return Layer(entry, policy, "wait", policy.wait_up_to)
+        return Layer(owner, entry, policy, "wait", policy.wait_up_to)
     if conflict == "raise":
-        return Layer(entry, policy, "raise")
+        return Layer(owner, entry, policy, "raise")
     # A place in the queue is held for the very purpose of running after the other one.
     has_place = policy.hold == "one_queued_one_running" or is_next(envelope)
-    return Layer(entry, policy, "wait" if has_place else "skip")
+    return Layer(owner, entry, policy, "wait" if has_place else "skip")
 
 
-def slot_layer(slot: Note, policy: Policy, *, kept: bool) -> Layer:
+def slot_layer(slot: Note, policy: Policy, owner: str, *, kept: bool) -> Layer:
     """The claim of a scheduled job's slot: it adopts the run that the scheduler has queued for the job.
 
     *kept*: the queue keeps the message until the job has ended. If its worker dies, it is to come again.
     """
-    return Layer(slot.run, policy, _conflict_of(slot), slot=slot, payload=write(round(slot.at * MICROS), kept=kept))
+    payload = write(round(slot.at * MICROS), kept=kept)
+    return Layer(owner, slot.run, policy, _conflict_of(slot), slot=slot, payload=payload)
 
 
 def _conflict_of(slot: Note) -> Conflict:

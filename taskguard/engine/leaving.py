@@ -47,7 +47,6 @@ class Leaving(Value):
     layers: tuple[Layer, ...]
     queue_entry: str = ""
     """Where the job's place in the queue is an entry of its own."""
-    owner: str = ""
     phase: str = "new"
     at: int = 0
     """The layer that is being asked for."""
@@ -68,6 +67,10 @@ class Leaving(Value):
     ended: Ended | None = None
     steps: tuple[Effect, ...] = ()
     then: Last | None = None
+
+    def names(self, at: int) -> tuple[str, str, str]:
+        """Under which a layer is settled."""
+        return self.entry(at), self.layers[at].owner, self.facts.attempt
 
     def entry(self, at: int) -> str:
         is_inner = at in (-1, len(self.layers) - 1)
@@ -126,7 +129,7 @@ class Leaving(Value):
         layer, ended = self.layers[at], self.ended
         if end == "nothing":
             return []
-        names = (self.entry(at), self.owner, self.facts.attempt, at)
+        names = (*self.names(at), at)
         if end == "requeue" and self.beside and at == len(self.layers) - 1:
             end = "release"  # no other delivery looks at that entry
         if end == "requeue":
@@ -137,7 +140,8 @@ class Leaving(Value):
         is_reused = end == "fail" and layer.policy.on_done == "reuse"
         verb: Verb = "complete" if end == "complete" or is_reused else "release"
         outcome = ended.outcome if ended is not None and layer.slot is None else None
-        return [Settle(verb, *names, how, outcome, error if end == "fail" else None, matters=matters)]
+        failure = error if end == "fail" else None
+        return [Settle(verb, *names, how=how, outcome=outcome, error=failure, matters=matters)]
 
     def _waits_for(self, ended: Ended | None, delay: float = 0.0) -> tuple[float, float]:
         """For how long the job waits in the queue, and after how long its message counts as lost."""
@@ -149,15 +153,15 @@ class Leaving(Value):
 
     def _receipt(self, at: int, how: How, error: BaseException | None) -> Settle:
         layer = self.layers[at]
-        names = (layer.entry, self.owner, self.facts.attempt)
+        names = (layer.entry, layer.owner, self.facts.attempt)
         failure = error if layer.slot is None else None
         step = Settle("release", *names, how=how, error=failure, keep_for=layer.policy.keep, anyway=True)
-        step.spares_other_run = True
+        step.at, step.spares_other_run = at, True
         return step
 
     def free_queue_entry(self) -> Settle:
         """The job starts, or ends: the next one may take its place in the queue."""
-        names = (self.queue_entry, self.owner, self.facts.attempt)
+        names = (self.queue_entry, self.layers[-1].owner, self.facts.attempt)
         return Settle("release", *names, keep_for=self.layers[-1].policy.keep, anyway=True)
 
     def _next_step(self) -> Effect:
@@ -220,13 +224,14 @@ class Leaving(Value):
         seconds, copy_for = self._waits_for(None, delay)
         steps = []
         for at in range(len(self.layers) - 1, -1, -1):
-            layer, names = self.layers[at], (self.entry(at), self.owner, self.facts.attempt)
+            layer = self.layers[at]
             if comes_again and not (self.beside and at == len(self.layers) - 1):
-                steps.append(Settle("requeue", *names, seconds=seconds, copy_for=copy_for))
-                continue
-            step = Settle("release", *names, how="failed", keep_for=layer.policy.keep, anyway=True)
-            step.error = error if layer.slot is None else None
-            step.spares_other_run = True
+                step = Settle("requeue", *self.names(at), seconds=seconds, copy_for=copy_for)
+            else:
+                step = Settle("release", *self.names(at), how="failed", keep_for=layer.policy.keep, anyway=True)
+                step.error = error if layer.slot is None else None
+                step.spares_other_run = True
+            step.at = at
             steps.append(step)
         if self.queue_entry and not comes_again and not self.met_itself:
             steps.append(self.free_queue_entry())

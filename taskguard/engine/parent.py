@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from taskguard.engine.drive import carry_out
 from taskguard.engine.effects import Settle
 from taskguard.engine.layers import Layer, Terms
@@ -16,12 +18,11 @@ class Gone(Value):
     layers: tuple[Layer, ...]
     queue_entry: str
     """The entry that holds the job's place in the queue, where that is one of its own; else empty."""
-    owner: str
     attempt: str
 
     def end(
         self,
-        guard: Guard,
+        guards: Sequence[Guard],
         how: How,
         error: BaseException | None = None,
         *,
@@ -29,10 +30,13 @@ class Gone(Value):
         anyway: bool = False,
         detail: str = "",
     ) -> bool:
-        """The job has ended. *anyway*: it never began, so whoever holds its entries is none of its attempts."""
+        """The job has ended. Each layer has its guard.
+
+        *anyway*: it never began, so whoever holds its entries is none of its attempts.
+        """
         done = False
-        for layer in reversed(self.layers):
-            step = Settle("release", layer.entry, self.owner, self.attempt, how=how, keep_for=layer.policy.keep)
+        for layer, guard in zip(reversed(self.layers), reversed(guards), strict=True):
+            step = Settle("release", layer.entry, layer.owner, self.attempt, how=how, keep_for=layer.policy.keep)
             # Once its key is settled the job has ended, and so has its slot, whoever has that by now.
             step.anyway = anyway or done
             if layer.slot is None:
@@ -41,24 +45,27 @@ class Gone(Value):
                     step.verb = "complete"
             done = carry_out(guard, step) or done
         if self.queue_entry and (done or anyway):
-            keep = self.layers[-1].policy.keep
-            carry_out(guard, Settle("release", self.queue_entry, self.owner, self.attempt, keep_for=keep, anyway=True))
+            inner = self.layers[-1]
+            names = (self.queue_entry, inner.owner, self.attempt)
+            carry_out(guards[-1], Settle("release", *names, keep_for=inner.policy.keep, anyway=True))
         if done:
-            guard.tell("failed" if how == "failed" else "released", self._claimant, detail=detail)
+            guards[-1].tell("failed" if how == "failed" else "released", self._claimant, detail=detail)
         return done
 
-    def requeue(self, guard: Guard, terms: Terms, *, keep_starts: bool, delay: float = 0.0, detail: str = "") -> bool:
+    def requeue(
+        self, guards: Sequence[Guard], terms: Terms, *, keep_starts: bool, delay: float = 0.0, detail: str = ""
+    ) -> bool:
         """The job comes again."""
         done = False
-        for layer in reversed(self.layers):
-            step = Settle("requeue", layer.entry, self.owner, self.attempt)
+        for layer, guard in zip(reversed(self.layers), reversed(guards), strict=True):
+            step = Settle("requeue", layer.entry, layer.owner, self.attempt)
             step.seconds, step.copy_for = terms.queued_for + delay, terms.republish_after + delay
             step.keep_starts = keep_starts
             done = carry_out(guard, step) or done
         if done:
-            guard.tell("requeued", self._claimant, detail=detail)
+            guards[-1].tell("requeued", self._claimant, detail=detail)
         return done
 
     @property
     def _claimant(self) -> Claimant:
-        return Claimant(self.layers[-1].entry, self.owner, self.attempt)
+        return Claimant(self.layers[-1].entry, self.layers[-1].owner, self.attempt)

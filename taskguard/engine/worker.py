@@ -57,7 +57,7 @@ class Delivery(Leaving):
         cls, terms: Terms, facts: Facts, envelope: Envelope, layers: tuple[Layer, ...], queue_entry: str = ""
     ) -> Delivery:
         apart = queue_entry if queue_entry != layers[-1].entry else ""
-        return cls(terms, facts, envelope, layers, apart, facts.owner)
+        return cls(terms, facts, envelope, layers, apart)
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
@@ -79,9 +79,7 @@ class Delivery(Leaving):
         is_key = layer.slot is None
         reuse = REUSE[layer.policy.on_done]
         claim = Claim(
-            self.entry(self.at),
-            self.owner,
-            self.facts.attempt,
+            *self.names(self.at),
             lease=layer.policy.lease,
             keep_for=layer.policy.keep,
             floor=envelope.floor,
@@ -115,7 +113,7 @@ class Delivery(Leaving):
             return self._ask()
         mine = self.envelope.payload if self.envelope.idempotency_key and layer.slot is None else ""
         if mine and answer.payload and mine != answer.payload:
-            return self._refuse(PayloadMismatchError(answer.key, answer.owner))
+            return self._refuse(PayloadMismatchError(answer.key, self.facts.shown(answer.owner)))
         if isinstance(answer, Completed):
             return self._found_ended(answer, layer)
         self.met_another = True
@@ -134,7 +132,7 @@ class Delivery(Leaving):
         self.granted = (*self.granted, self.at)
         is_last = self.at == len(self.layers) - 1
         if is_last and lease.starts > layer.policy.max_starts:
-            error = TooManyStartsError(lease.key, self.owner, lease.starts, layer.policy.max_starts)
+            error = TooManyStartsError(lease.key, self.facts.shown(layer.owner), lease.starts, layer.policy.max_starts)
             return self.leave(Raise(error, "failed"), own="fail", how="failed", outer="release", error=error)
         if not is_last:
             self.at += 1
@@ -145,33 +143,35 @@ class Delivery(Leaving):
         return self._run()
 
     def _found_ended(self, done: Completed, layer: Layer) -> Effect:
-        if done.owner == self.owner and self.facts.reuses_ids:
+        if done.owner == layer.owner and self.facts.reuses_ids:
             self.phase, self.done = "renaming", done
             return Rename(done)
         return self._answer_with(done, layer)
 
-    def renamed(self, owner: str, layers: tuple[Layer, ...], by_hand: bool) -> Effect:
-        """*owner* and *layers*: those of this occurrence; no owner if the end that was found is its own."""
+    def renamed(self, layers: tuple[Layer, ...] | None, by_hand: bool) -> Effect:
+        """*layers*: those of the occurrence that this delivery is; None if the end that was found is its own."""
         done, self.done = self.done, None
-        if owner:
-            self.owner, self.layers, self.by_hand = owner, layers, by_hand
+        if layers is not None:
+            self.layers, self.by_hand = layers, by_hand
             return self._ask()
         assert done is not None
         return self._answer_with(done, self.layers[self.at])
 
     def _answer_with(self, done: Completed, layer: Layer) -> Effect:
-        is_own = done.owner == self.owner
+        is_own = done.owner == layer.owner
         if layer.slot is not None:
             if self.at < len(self.layers) - 1 and done.how not in ENDED_BY_THE_SCHEDULE:
                 self.at += 1
                 return self._ask()  # the function's own key has the outcome to answer with
-            return self.leave(Drop(f"its slot {done.how} before"), outer="release", how=done.how, receipt=True)
+            return self.leave(
+                Drop(f"its slot {done.how} before", done=done), outer="release", how=done.how, receipt=True
+            )
         if is_own and done.how == "skipped" and layer.conflict == "raise":
-            error = DuplicateTaskError(done.key, done.twin, "running", done.at, done.token)
+            error = DuplicateTaskError(done.key, self.facts.shown(done.twin), "running", done.at, done.token)
             return self.leave(Raise(error, "skipped"), how="skipped", outer="release")
         if done.how in ("succeeded", "failed"):
             return self.leave(Replay(done), how=done.how, outer="complete" if done.how == "succeeded" else "release")
-        return self.leave(Drop(f"{done.how} before"), how=done.how, outer="release")
+        return self.leave(Drop(f"{done.how} before", done=done), how=done.how, outer="release")
 
     # -- meeting others -----------------------------------------------------------------------------------------------
 
@@ -238,8 +238,7 @@ class Delivery(Leaving):
                 self.envelope = envelope._replace(heir=queued.owner, rounds=0)
         waited = now - (envelope.since or now)
         if layer.conflict == "wait" and waited > layer.wait_up_to:
-            facts = (queued.key, queued.owner, queued.state, queued.since, queued.token)
-            return self._refuse(WaitTimeoutError(*facts, round(waited, 1)))
+            return self._refuse(WaitTimeoutError(*self._facts_of(queued), round(waited, 1)))
         return self._wait("queued", queued, now=now)
 
     def settled(self, accepted: bool) -> Effect:
@@ -277,11 +276,13 @@ class Delivery(Leaving):
         waited = now - (self.envelope.since or now)
         if layer.conflict != "wait" or waited <= layer.wait_up_to:
             return None
-        key, owner, state, since, token = held.key, held.owner, held.state, held.since, held.token
-        return self._refuse(WaitTimeoutError(key, owner, state, since, token, round(waited, 1)))
+        return self._refuse(WaitTimeoutError(*self._facts_of(held), round(waited, 1)))
 
     def _duplicate(self, held: Held) -> DuplicateTaskError:
-        return DuplicateTaskError(held.key, held.owner, held.state, held.since, held.token)
+        return DuplicateTaskError(*self._facts_of(held))
+
+    def _facts_of(self, held: Held | Entry) -> tuple[str, str, str, float, int]:
+        return held.key, self.facts.shown(held.owner), held.state, held.since, held.token
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
@@ -303,7 +304,7 @@ class Delivery(Leaving):
         deferral, self.then = self.then, None
         if given_up is not None:
             keep, names = self.layers[-1].policy.keep, {self.queue_entry, self.entry(-1)} - {""}
-            steps = [EndQueued(name, self.owner, given_up, keep) for name in names]
+            steps = [EndQueued(name, self.layers[-1].owner, given_up, keep) for name in names]
             return self.leave(Drop(f"{given_up} while it waited"), first=tuple(steps))
         if not here:
             return self.leave(deferral)
@@ -317,7 +318,7 @@ class Delivery(Leaving):
             if entry is not None and is_queued(entry) and entry.owner == self.envelope.join:
                 return LookAfter(entry)
             return self._ask()
-        if entry is None or entry.owner in ("", self.owner):
+        if entry is None or entry.owner in ("", self.layers[-1].owner):
             return self._run()
         if is_queued(entry):
             return LookAfter(entry)

@@ -37,7 +37,7 @@ class Job:
         if self.slot is not None:
             # Of two layers only the inner one counts starts.
             policy = Policy.of(lease=LEASE, keep_for=KEEP, max_starts=10 if not self.is_guarded else 1000)
-            layers = (slot_layer(self.slot, policy, kept=True),)
+            layers = (slot_layer(self.slot, policy, self.owner, kept=True),)
         if self.is_guarded:
             layers = (*layers, key_layer(self.policy, envelope, self.owner, self.slot))
         return layers

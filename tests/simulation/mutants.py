@@ -54,7 +54,7 @@ class SharesTheKey(Delivery):
     def of(cls, terms: Any, facts: Any, envelope: Any, layers: tuple[Layer, ...], queue_entry: str = "") -> Delivery:
         if len(layers) == 2 and ":job:" in layers[1].entry:
             inner = layers[1]
-            layers = (layers[0], Layer(envelope.key, inner.policy, "skip"))
+            layers = (layers[0], Layer(inner.owner, envelope.key, inner.policy, "skip"))
         return super().of(terms, facts, envelope, layers, queue_entry)
 
 
@@ -129,8 +129,8 @@ class RunsBesideItself(Delivery):
     """Another delivery of the running job is no reason to wait."""
 
     def answered(self, answer: Lease | Held | Completed, now: float) -> fx.Effect:
-        if isinstance(answer, Held) and answer.owner == self.owner and answer.state == "running":
-            return self._ask(attempt="another one", owner=f"{self.owner} again")
+        if isinstance(answer, Held) and answer.owner == self.layers[self.at].owner and answer.state == "running":
+            return self._ask(attempt="another one", owner=f"{answer.owner} again")
         return super().answered(answer, now)
 
 

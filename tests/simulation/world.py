@@ -246,7 +246,7 @@ class World:
         self.broker.remove(message)
         job, names = self.jobs[message.owner], self.style == "celery"
         terms = Terms(QUEUED_FOR, REPUBLISH_AFTER if names else QUEUED_FOR, "retry", names, 60.0)
-        facts = Facts(job.owner, self._new_attempt(), job.owner.__eq__, job.awaited)
+        facts = Facts(self._new_attempt(), job.owner.__eq__, job.awaited)
         worker.message = message
         worker.delivery = self.machine.of(
             terms, facts, message.envelope, job.layers(message.envelope), job.queue_entry(message.envelope)
@@ -276,11 +276,11 @@ class World:
         if not isinstance(effect, (fx.Settle, fx.EndQueued)):
             worker.effect = delivery.store_away(error)
         elif not (isinstance(effect, fx.Settle) and effect.matters) or self.by.random() < 0.1:  # else it is patient
-            self.untold.add(delivery.facts.owner)
+            self.untold.add(delivery.layers[-1].owner)
             worker.effect = delivery.not_settled(error)
 
     def _carry_out(self, worker: Worker, delivery: Delivery, effect: fx.Effect) -> fx.Effect:
-        owner = delivery.facts.owner
+        owner = delivery.layers[-1].owner
         if isinstance(effect, fx.Ask):
             answer = self._ask(effect.claim)
             self.say(owner, "asks for", effect.claim.key, "->", _short(answer))
@@ -313,7 +313,7 @@ class World:
         return delivery.waited(here=self.style == "rq" and self.by.random() < 0.7)
 
     def _body(self, worker: Worker, delivery: Delivery) -> None:
-        job = self.jobs[delivery.facts.owner]
+        job = self.jobs[delivery.layers[-1].owner]
         if not worker.in_body:
             if not self._all_valid(worker):  # it slept between the grant and this moment, by its own clock
                 worker.effect = delivery.body_ended(fx.Ended("lost", error=TimeLimit()))
