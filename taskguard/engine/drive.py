@@ -185,7 +185,7 @@ def _end(guard: Guard, work: Work, step: Settle) -> bool:
 def carry_out(guard: Guard, step: Settle | EndQueued) -> bool:
     """A step that is settled by its names alone."""
     if isinstance(step, EndQueued):
-        return end_queued(guard, step.entry, step.owner, step.how, step.keep_for)
+        return end_queued(guard, step.entry, step.owner, Ending(how=step.how, keep_for=step.keep_for))
     if step.spares_other_run and _runs_elsewhere(guard.store.get(step.entry), step):
         return False
     claimant = Claimant(step.entry, step.owner, step.attempt)
@@ -206,7 +206,7 @@ def _runs_elsewhere(entry: Entry | None, step: Settle) -> bool:
     return entry.owner == step.owner and entry.attempt != step.attempt
 
 
-def end_queued(guard: Guard, entry: str, owner: str, how: How, keep_for: float) -> bool:
+def end_queued(guard: Guard, entry: str, owner: str, ending: Ending) -> bool:
     """End a job that is queued, and will not run.
 
     By its owner's name alone the store would give the same receipt to a run that has begun meanwhile. So the entry is
@@ -215,9 +215,9 @@ def end_queued(guard: Guard, entry: str, owner: str, how: How, keep_for: float) 
     found = guard.store.get(entry)
     if found is None or found.state != "queued" or found.owner != owner:
         return False
-    claim = Claim(entry, owner, new_attempt(), lease=ADOPTED_FOR, keep_for=keep_for)
+    claim = Claim(entry, owner, new_attempt(), lease=ADOPTED_FOR, keep_for=ending.keep_for)
     _, answer = guard.ask(claim, tell=False, patience=0.0)
-    return isinstance(answer, Lease) and guard.store.release(answer, Ending(how=how, keep_for=keep_for))
+    return isinstance(answer, Lease) and guard.store.release(answer, ending)
 
 
 def settle_all(guards: Sequence[Guard], steps: Iterable[Settle]) -> None:

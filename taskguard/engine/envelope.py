@@ -23,6 +23,8 @@ class Envelope(NamedTuple):
     """A digest of all arguments, where two calls of one key may differ."""
     idempotency_key: str = ""
     """The caller's own, if it gave one."""
+    queue_class: str = ""
+    """Where a function is guarded by its name alone: the class of its caller's queue, whose patterns say so."""
     store: str = ""
     """The name of the store that the publisher asked …"""
     at: float = 0.0

@@ -57,6 +57,8 @@ class Call(Value):
     nobody_listens: bool = False
     """The queue itself makes the call, and an error would hit the job before it: the worker refuses it instead."""
     meanwhile: Callable[[], None] | None = None
+    shown: Callable[[str], str] = str
+    """An owner as people know it."""
     entry: str = ""
     held: Held | None = None
     tries: int = TRIES
@@ -106,7 +108,7 @@ class Call(Value):
             return Publish(self.envelope)
         mine = self.envelope.payload if self.envelope.idempotency_key else ""
         if mine and answer.payload and mine != answer.payload:
-            return self._refuse(PayloadMismatchError(answer.key, answer.owner), answer)
+            return self._refuse(PayloadMismatchError(answer.key, self.shown(answer.owner)), answer)
         if isinstance(answer, Completed):
             if self.needs_own_handle and answer.owner != self.owner:
                 return Publish(self.envelope, about=answer)  # a worker answers under this id
@@ -145,7 +147,7 @@ class Call(Value):
         """Another job has the place: what `on_conflict` says."""
         conflict = self.policy.on_conflict.enqueue
         if conflict == "raise" and self.may_raise:
-            error = DuplicateTaskError(held.key, held.owner, held.state, held.since, held.token)
+            error = DuplicateTaskError(held.key, self.shown(held.owner), held.state, held.since, held.token)
             if held.publish and has_no_handle and not self.nobody_listens:
                 return Publish(self.envelope._replace(join=held.owner), about=held, raises=error)
             return self._refuse(error, held)
