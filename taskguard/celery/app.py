@@ -6,7 +6,8 @@
 3. `app._taskguard` holds the settings and the guard, made when first needed.
 4. In a worker every other task of the app looks whether its message is that of a scheduled slot: see `scheduled.py`,
    and for the parent process `scheduled_request.py`.
-5. A receiver of `before_task_publish`, for guarded tasks only, takes two properties out of their messages: `shown.py`.
+5. `app.close` also closes what the guard has opened.
+6. A receiver of `before_task_publish`, for guarded tasks only, takes two properties out of their messages: `shown.py`.
 
 The wrappers are attributes of that one app; Celery's classes are not touched.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery import Celery
+from celery.local import Proxy
 
 from taskguard.celery.call import AS_IS, Call
 from taskguard.celery.delivery import running
@@ -40,6 +42,8 @@ def install(app: Celery, **settings: Any) -> Celery:
 
     Settings are those of `app.conf.taskguard_*`, without the prefix. Called again without settings it does nothing.
     """
+    if isinstance(app, Proxy):  # `celery.current_app`, say
+        app = app._get_current_object()
     is_new = not is_installed(app)
     if is_new:
         _install(app)
@@ -77,9 +81,17 @@ def _install(app: Celery) -> None:
             return call.publish()
         return _publish_unguarded(call) if is_off() else publisher.call(guarded, call)
 
-    app.send_task = send_task
+    close = app.close
+
+    def close_with_guard() -> None:
+        try:
+            guarding.close()
+        finally:
+            close()
+
+    app.send_task, app.close = send_task, close_with_guard
     _guard_by_name(app, guarding)
-    watch_slots(app)
+    watch_slots()
 
 
 def _publish_unguarded(call: Call) -> Any:
