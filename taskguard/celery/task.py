@@ -16,6 +16,7 @@ from celery.local import PromiseProxy, Proxy
 from celery.utils.imports import symbol_by_name
 
 from taskguard.calls import CallInfo
+from taskguard.celery.answer import claimant_of_call
 from taskguard.celery.app import install
 from taskguard.celery.delivery import ENDED, running
 from taskguard.celery.first_success import expect_no_more
@@ -169,6 +170,9 @@ class GuardedTask(Task):  # type: ignore[misc]
             return
         setattr(self.request, ENDED, None)
         claim, how = ended
+        headers = Headers.of(self.request.headers, task_id)
+        if headers.call:
+            claim = claimant_of_call(headers, claim.attempt)
         ending = Ending(how=how, keep_for=self.taskguard.policy.keep, answered=True)
         try:
             self.taskguard.guarding.guard.store.release(claim, ending, anyway=True)
