@@ -7,13 +7,17 @@
 4. In a worker every other task of the app looks whether its message is that of a scheduled slot: see `scheduled.py`,
    and for the parent process `scheduled_request.py`.
 5. `app.close` also closes what the guard has opened.
-6. A receiver of `before_task_publish`, for guarded tasks only, takes two properties out of their messages: `shown.py`.
+6. `app._warn_duplicate_task_name` is wrapped: Celery takes the first line outside its own code for the user's, and that
+   would be one of ours.
+7. A receiver of `before_task_publish`, for guarded tasks only, takes two properties out of their messages: `shown.py`.
 
 The wrappers are attributes of that one app; Celery's classes are not touched.
 """
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import Any
 
 from celery import Celery
@@ -27,6 +31,8 @@ from taskguard.celery.publish import Publisher
 from taskguard.celery.result import handle, info
 from taskguard.celery.scheduled import watch_slots
 from taskguard.switch import is_off
+
+_LIBRARIES = ("celery", "taskguard")
 
 POSITIONAL = (
     *("countdown", "eta", "task_id", "producer", "connection", "router", "result_cls", "expires", "publisher"),
@@ -90,6 +96,7 @@ def _install(app: Celery) -> None:
             close()
 
     app.send_task, app.close = send_task, close_with_guard
+    _show_whose_name_is_taken(app)
     _guard_by_name(app, guarding)
     watch_slots()
 
@@ -111,6 +118,29 @@ def _guard_by_name(app: Celery, guarding: Guarding) -> None:
     app.register_task = lambda *args, **options: _guard(register(*args, **options), guarding)
     # A lazy task keeps the method that was there when it was declared, and is made while the app is finalized.
     app.on_after_finalize.connect(lambda **_: _guard_all(app, guarding), weak=False)
+
+
+def _show_whose_name_is_taken(app: Celery) -> None:
+    warn = getattr(app, "_warn_duplicate_task_name", None)
+    if warn is None:
+        return  # before Celery 5.7 nobody is warned
+
+    def warn_at_the_users_line(*facts: Any) -> None:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            warn(*facts)
+        for warning in caught:
+            warnings.warn(warning.message, stacklevel=_depth_of_user())
+
+    app._warn_duplicate_task_name = warn_at_the_users_line
+
+
+def _depth_of_user() -> int:
+    """How far up the first frame is that is neither Celery's nor ours, as `warnings.warn` counts."""
+    frame, depth = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
+        frame, depth = frame.f_back, depth + 1
+    return depth
 
 
 def _guard(task: Any, guarding: Guarding) -> Any:

@@ -61,6 +61,7 @@ class _OneCall:
         self._is_named = given is not None
         self.task_id: str = given if given is not None else uuid()
         self.has_claimed = False
+        self._headers = call.headers
         self._interrupted: BaseException | None = None
         """What was raised while the message was being prepared."""
 
@@ -79,11 +80,7 @@ class _OneCall:
         return bool(self._call.options.get("parent_id")) and running() is None
 
     def publish(self) -> Any:
-        try:
-            self._headers = self._find_key()
-        except Exception as error:
-            if came_by_signal(error) or not (_is_for_the_body(error) or self._is_sent_by_celery):
-                raise
+        if not self._finds_key():
             return self._call.publish()
         if not self._headers.store:
             store = self._guarding.identity.name(self._guarding.calls, PATIENCE)
@@ -96,6 +93,16 @@ class _OneCall:
             self._headers = self._headers.with_(place=place)
         return self._claim_and_publish(place) if place else self.publish_unclaimed()
 
+    def _finds_key(self) -> bool:
+        """False for a call that the body is to refuse, or the worker."""
+        try:
+            self._headers = self._find_key()
+        except Exception as error:
+            if came_by_signal(error) or not (_is_for_the_body(error) or self._is_sent_by_celery):
+                raise
+            return False
+        return True
+
     def _finds_one_more_queued(self) -> bool:
         """The one more run of an earlier call has not begun, though the key may be free: this call is news to it.
 
@@ -106,7 +113,7 @@ class _OneCall:
         return is_queued(self._guarding.calls.store.get(next_of(self._headers.key)))
 
     def _find_key(self) -> Headers:
-        found = self._call.headers
+        found = self._headers
         if found.key:
             return found
         keys, args, kwargs = self._task.keys, self._call.args or (), self._call.kwargs or {}
