@@ -16,6 +16,7 @@ EVENTS = "taskguard_events"
 """Whether the worker sends Celery's events: the child cannot know."""
 IDEMPOTENCY_KEY = "taskguard_idempotency_key"
 SLOT = "taskguard_slot"
+CALL = "taskguard_call"
 SERIALIZER = "taskguard_serializer"
 """How the message in hand was written: it is put back in the same way."""
 _LOCAL = (ATTEMPT, EVENTS, SERIALIZER)

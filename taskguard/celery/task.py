@@ -21,7 +21,7 @@ from taskguard.celery.app import install
 from taskguard.celery.delivery import ENDED, running
 from taskguard.celery.first_success import expect_no_more
 from taskguard.celery.guarding import POLICY_OPTIONS, TaskGuard, checked, is_installed
-from taskguard.celery.headers import IDEMPOTENCY_KEY, Headers
+from taskguard.celery.headers import CALL, IDEMPOTENCY_KEY, Headers
 from taskguard.celery.items import Item, map_in_hand
 from taskguard.celery.result import handle
 from taskguard.celery.run import Run
@@ -170,9 +170,11 @@ class GuardedTask(Task):  # type: ignore[misc]
             return
         setattr(self.request, ENDED, None)
         claim, how = ended
-        headers = Headers.of(self.request.headers, task_id)
-        if headers.call:
-            claim = claimant_of_call(headers, claim.attempt)
+        headers = self.request.headers
+        if isinstance(headers, Mapping) and headers.get(CALL):
+            # Of another job's headers, which people pass on, nothing is taken.
+            found = Headers.of(headers, task_id)
+            claim = claimant_of_call(found, claim.attempt) if found.call else claim
         ending = Ending(how=how, keep_for=self.taskguard.policy.keep, answered=True)
         try:
             self.taskguard.guarding.guard.store.release(claim, ending, anyway=True)
