@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 from celery.backends.base import DisabledBackend
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, TaskRevokedError
 
 from taskguard.celery.delivery import Delivery
-from taskguard.errors import DuplicateTaskError, EarlierFailureError, OutcomeNotKeptError
-from taskguard.store import Completed
+from taskguard.celery.headers import Headers
+from taskguard.errors import DuplicateTaskError, EarlierFailureError, OutcomeNotKeptError, StoreError
+from taskguard.places import job_of
+from taskguard.store import Claimant, Completed, Held
 
 ROUNDS_TO_ANSWER = 4
 """As long as after so many rounds, two to four seconds, it waits for another process to tell of the end of its job."""
@@ -26,12 +28,15 @@ def answer(it: Delivery, done: Completed) -> Any:
     own = done.owner == it.id
     it.free_place()
     is_refusal = own and done.how == "skipped" and it.conflict == "raise"
+    is_further_call = own and bool(it.message.headers.call)
     if not is_refusal and done.how not in ("succeeded", "failed"):
-        raise Ignore(f"{it.key}: {done.how} before")
-    if own and _was_answered(it, done):
+        _end_without_outcome(it, done, is_further_call)
+    if own and not is_further_call and _was_answered(it, done):
         raise Ignore(f"{it.key}: {done.how} before, and answered")
-    if own and it.message.is_linked and not _is_about_to_go(it, done):
+    if own and it.message.is_linked and not done.answered and not _is_about_to_go(it, done):
         _let_it_be_answered(it)
+    if is_further_call and it.message.is_linked:
+        _claim_call(it)
     if is_refusal:
         it.note_end("skipped")
         raise DuplicateTaskError(it.key, done.twin, "running", done.at, done.token)
@@ -43,6 +48,37 @@ def answer(it: Delivery, done: Completed) -> Any:
     if done.outcome is None:
         raise EarlierFailureError(done.key, done.owner, "what it failed with was not kept")
     raise it.guarding.outcomes.exception(done.outcome)
+
+
+def claimant_of_call(headers: Headers, attempt: str) -> Claimant:
+    """Who answers one call of an id that was called several times: each call has an entry of its own."""
+    return Claimant(f"{job_of(headers.key, headers.id)}:{headers.call}", headers.id, attempt)
+
+
+def _claim_call(it: Delivery) -> None:
+    """Whoever is granted it answers what is linked to this call; a leftover copy of its message is not."""
+    name = claimant_of_call(it.message.headers, "").key
+    it.claim = it.guard.new_claim(name, it.id, it.policy, attempt=it.attempt)
+    try:
+        found = it.guard.ask(it.claim, tell=False)[1]
+    except StoreError as error:
+        it.put_back(f"the store does not say whether this call was answered: {error}")
+    if isinstance(found, Completed):
+        raise Ignore(f"{it.key}: this call of {it.id} was answered before")
+    if isinstance(found, Held):
+        it.put_back("another delivery of it is being answered", within=found.remaining)
+    _logger.info("%s[%s] ended before: what is linked to this call gets its outcome", it.task.name, it.id)
+
+
+def _end_without_outcome(it: Delivery, done: Completed, is_further_call: bool) -> NoReturn:
+    if is_further_call and it.message.is_linked:
+        if done.how in ("revoked", "expired"):
+            _claim_call(it)
+            it.note_end(done.how)
+            raise TaskRevokedError(done.how)
+        # As in Celery: nothing follows a job that raises Ignore or Reject.
+        _logger.warning("%s[%s] was %s before: nothing that is linked to it runs", it.task.name, it.id, done.how)
+    raise Ignore(f"{it.key}: {done.how} before")
 
 
 def _let_it_be_answered(it: Delivery) -> None:

@@ -51,7 +51,7 @@ class Call(NamedTuple):
         others = {name: value for name, value in self.options.items() if name not in _ITS_OWN}
         if delay > 0:
             others["countdown"] = ceil(delay)  # whole seconds: where RabbitMQ itself delays, less than one is refused
-        self._replace(options=others).publish_as(task_id, headers.with_(id=task_id, slot=None).as_new())
+        self._replace(options=others).publish_as(task_id, headers.with_(id=task_id, slot=None, call="").as_new())
 
     def delay(self, zone: tzinfo) -> float:
         """Seconds until it may start. A moment without a time zone is in the app's *zone*."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from taskguard.celery.answer import claimant_of_call
 from taskguard.celery.guarding import Guarding, TaskGuard
 from taskguard.celery.request import in_front_of
 from taskguard.celery.scheduled import leave_end
@@ -45,6 +46,8 @@ class GuardedSettlement(Settlement):
             done = guard.store.complete(claimant, ending)
         else:
             done = guard.store.release(claimant, ending, anyway=anyway)
+        if ending.answered and self.headers.call:
+            guard.store.release(claimant_of_call(self.headers, self.attempt), ending, anyway=True)
         if place and (done or anyway):
             guard.store.release(Claimant(place, self.id, self.attempt), Ending(keep_for=policy.keep), anyway=True)
         note = self.note

@@ -16,6 +16,7 @@ EVENTS = "taskguard_events"
 """Whether the worker sends Celery's events: the child cannot know."""
 IDEMPOTENCY_KEY = "taskguard_idempotency_key"
 SLOT = "taskguard_slot"
+CALL = "taskguard_call"
 SERIALIZER = "taskguard_serializer"
 """How the message in hand was written: it is put back in the same way."""
 _LOCAL = (ATTEMPT, EVENTS, SERIALIZER)
@@ -54,6 +55,8 @@ class Headers(NamedTuple):
     """The highest token that a resource refused it with: the next one is higher."""
     after_outage: bool = False
     """It was put back because the store did not answer: who held the key then may not have been able to renew."""
+    call: str = ""
+    """Which call of the id this is, where it may not be the first: what is linked to each hears of the end once."""
     unanswered: bool = False
     """It was put back because its job had ended, and whoever waits for that may just have been being told."""
 

@@ -156,6 +156,8 @@ class Obtaining:
         it = self._it
         if held.state == "queued":
             it.put_back("a newer message of it is on its way")
+        if it.message.headers.call:  # no copy of another message: what is linked to it is linked to no other
+            it.put_back("another call of its id is running", within=held.remaining)
         if not it.message.headers.copy:
             # A message is given a name when it first needs one, which is seldom.
             it.change(copy=new_attempt())
@@ -185,7 +187,7 @@ class Obtaining:
 
     def _publish_for(self, held: Held) -> None:
         it = self._it
-        it.message.publish_for(held.owner, it.message.headers.with_(place="", slot=None).as_new())
+        it.message.publish_for(held.owner, it.message.headers.with_(place="", slot=None, call="").as_new())
         with suppress(StoreUnavailableError):
             it.guard.store.mark([(held, held.remaining)], copy_for=it.guarding.settings.republish_after)
 

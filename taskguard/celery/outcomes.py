@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from typing import Any
+from weakref import proxy
 
 from celery import Celery
 from kombu.exceptions import EncodeError
@@ -20,7 +21,7 @@ class AppOutcomes:
     """What a guard needs of an app's result backend."""
 
     def __init__(self, app: Celery) -> None:
-        self._app = app
+        self._app = proxy(app)  # the guard's threads know the guard and so this, and are no reason to keep an app
 
     def encode(self, value: Any) -> bytes:
         return self._nothing if value is None else self._encode(value)

@@ -22,9 +22,10 @@ from taskguard.celery.items import is_no_task
 from taskguard.celery.result import StoredResult, handle, info
 from taskguard.celery.shown import with_texts
 from taskguard.errors import DuplicateTaskError, KeyArgumentError, PayloadMismatchError, StoreError
+from taskguard.guard import new_attempt
 from taskguard.interrupt import came_by_signal
 from taskguard.names import check_job_id
-from taskguard.places import is_queued, next_of, place_of
+from taskguard.places import is_queued, next_of, place_of, run_of
 from taskguard.schedule.entry import may_be_of_a_slot
 from taskguard.store import Completed, Ending, Held, Lease
 
@@ -61,6 +62,7 @@ class _OneCall:
         self._is_named = given is not None
         self.task_id: str = given if given is not None else uuid()
         self.has_claimed = False
+        self._headers = call.headers
         self._interrupted: BaseException | None = None
         """What was raised while the message was being prepared."""
 
@@ -79,11 +81,7 @@ class _OneCall:
         return bool(self._call.options.get("parent_id")) and running() is None
 
     def publish(self) -> Any:
-        try:
-            self._headers = self._find_key()
-        except Exception as error:
-            if came_by_signal(error) or not (_is_for_the_body(error) or self._is_sent_by_celery):
-                raise
+        if not self._finds_key():
             return self._call.publish()
         if not self._headers.store:
             store = self._guarding.identity.name(self._guarding.calls, PATIENCE)
@@ -95,6 +93,16 @@ class _OneCall:
             place = next_of(self._headers.key)
             self._headers = self._headers.with_(place=place)
         return self._claim_and_publish(place) if place else self.publish_unclaimed()
+
+    def _finds_key(self) -> bool:
+        """False for a call that the body is to refuse, or the worker."""
+        try:
+            self._headers = self._find_key()
+        except Exception as error:
+            if came_by_signal(error) or not (_is_for_the_body(error) or self._is_sent_by_celery):
+                raise
+            return False
+        return True
 
     def _finds_one_more_queued(self) -> bool:
         """The one more run of an earlier call has not begun, though the key may be free: this call is news to it.
@@ -108,7 +116,7 @@ class _OneCall:
     def _find_key(self) -> Headers:
         if self._is_named:
             check_job_id("task_id", self.task_id)
-        found = self._call.headers
+        found = self._headers
         if found.key:
             return found
         keys, args, kwargs = self._task.keys, self._call.args or (), self._call.kwargs or {}
@@ -185,13 +193,21 @@ class _OneCall:
     # -- answers ---------------------------------------------------------------------------------------------------
 
     def publish_unclaimed(self) -> Any:
+        self._name_call()
         return handle(self._publish(), info(self._headers.key, self.task_id, None))
+
+    def _name_call(self) -> None:
+        """The store was not asked about the run of this id, so this may not be its first call."""
+        if self._is_named and self._call.is_linked and self._headers.key and not self._headers.slot:
+            self._headers = self._headers.with_(call=new_attempt())
 
     def _publish(self) -> Any:
         return self._call.publish_as(self.task_id, self._headers)
 
     def _publish_claimed(self, lease: Lease) -> Any:
         self.has_claimed = True
+        if lease.key != run_of(self._policy, self._headers.key, self.task_id):
+            self._name_call()
         try:
             result = self._publish()
         except BaseException:
@@ -207,16 +223,38 @@ class _OneCall:
 
     def _publish_own(self, held: Held) -> Any:
         """This very job is queued or running already: its message goes out once more only if it is queued."""
+        if self._is_heard_by_message:
+            self._note_further_call(f"is {held.state} already")
         if held.state == "queued":
             result = self._publish()
             self._mark(held)
+        elif self._is_heard_by_message:
+            result = self._publish()
         else:
             result = self._result_of(self.task_id)
         return handle(result, info(self._headers.key, self.task_id, held))
 
+    @property
+    def _is_heard_by_message(self) -> bool:
+        """Whether a handle is not enough: something is linked to the call, or waits for a message of its own."""
+        call = self._call
+        return call.is_linked or bool(call.options.get("group_id")) or self._guarding.results_are_private
+
+    def _note_further_call(self, what: str, *, has_ended: bool = False) -> None:
+        self._headers = self._headers.with_(call=new_attempt(), unanswered=has_ended)
+        _logger.info("%s[%s] %s: this call is published too, and gets its outcome", self._call.name, self.task_id, what)
+
     def _answer_done(self, done: Completed) -> Any:
         about = info(self._headers.key, self.task_id, done)
-        if self._is_awaited and done.owner != self.task_id:
+        if done.owner != self.task_id:
+            is_published = self._is_awaited
+        else:
+            is_published = self._is_heard_by_message
+            if is_published:
+                self._note_further_call("ended before", has_ended=True)
+            else:
+                _logger.info("%s[%s] ended before: this call gets its outcome", self._call.name, self.task_id)
+        if is_published:
             return handle(self._publish(), about)  # a worker answers under this id
         return handle(StoredResult(done, self._guarding.outcomes, self._guarding.app), about)
 

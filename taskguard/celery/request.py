@@ -9,7 +9,6 @@ A request class that users may have made themselves stands behind ours, so all t
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
@@ -100,7 +99,6 @@ class SettlingRequest(Base):  # type: ignore[misc]
         return (self._taskguard is None or self._taskguard.requeue()) and super()._retry_worker_lost(*args)
 
 
-@cache
 def in_front_of(base: type, make: Callable[[Any], Settlement | None]) -> type:
     """*base*, which is Celery's request class or a user's own, with ours in front."""
     if issubclass(base, SettlingRequest):

@@ -38,12 +38,8 @@ class Run:
 
     def __call__(self, args: Any, kwargs: Any) -> Any:
         it = self.it
-        try:
-            it.find_key(args, kwargs)
-        except KeyArgumentError:
-            raise
-        except TypeError:
-            return self.body(*args, **kwargs)  # arguments that do not fit: the body says so itself
+        if not self._finds_key(args, kwargs):
+            return self.body(*args, **kwargs)  # which says so itself, and nothing of us is in its traceback
         try:
             found = Obtaining(it)()
         except StoreError as error:
@@ -55,6 +51,16 @@ class Run:
         if isinstance(found, Completed):
             return answer(it, found)
         return self._work(found, args, kwargs)
+
+    def _finds_key(self, args: Any, kwargs: Any) -> bool:
+        """False for arguments that do not fit."""
+        try:
+            self.it.find_key(args, kwargs)
+        except KeyArgumentError:
+            raise
+        except TypeError:
+            return False
+        return True
 
     def cancel(self, args: Any, kwargs: Any) -> None:
         """The job ends without a run: what it may hold is freed, and a leftover copy of it finds out."""

@@ -15,14 +15,13 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
-from celery import Celery
 from celery.app.task import Task
 from celery.exceptions import Ignore, Reject, Retry
 from celery.signals import worker_init
 from celery.utils.imports import symbol_by_name
 from celery.utils.time import maybe_make_aware
 
-from taskguard.celery.guarding import Guarding, guarding_of
+from taskguard.celery.guarding import Guarding, guarding_of, is_installed
 from taskguard.celery.headers import ATTEMPT, SLOT, Headers
 from taskguard.celery.inprocess import BodyInThisProcess
 from taskguard.celery.message import Message
@@ -249,16 +248,16 @@ class SlotAware(Task):  # type: ignore[misc]
         return SlotRun(self, note, own_key=False)(lambda: super(SlotAware, self).__call__(*args, **kwargs))
 
 
-def watch_slots(app: Celery) -> None:
-    """Let the workers of *app* recognise the messages of slots, whatever task they are for."""
+def watch_slots() -> None:
+    """Let workers recognise the messages of slots, whatever task they are for."""
+    worker_init.connect(_make_ready)  # one for all apps: a receiver for each would keep it for ever
 
-    def make_ready(sender: Any = None, **_: Any) -> None:
-        if sender is not None and sender.app is app:
-            for task in list(app.tasks.values()):
-                if not hasattr(task, "taskguard"):
-                    make_aware(task)
 
-    worker_init.connect(make_ready, weak=False)
+def _make_ready(sender: Any = None, **_: Any) -> None:
+    if sender is not None and is_installed(sender.app):
+        for task in list(sender.app.tasks.values()):
+            if not hasattr(task, "taskguard"):
+                make_aware(task)
 
 
 def make_aware(task: Any) -> None:
