@@ -35,6 +35,9 @@ _logger = logging.getLogger("taskguard")
 
 
 class Obtaining:
+    _asked: Claim
+    """The last question."""
+
     def __init__(self, delivery: Delivery) -> None:
         self._it = delivery
 
@@ -73,7 +76,7 @@ class Obtaining:
 
     def _begin(self, claim: Claim) -> Work | Held | Completed:
         it = self._it
-        it.claim = claim
+        self._asked = it.claim = claim
         idempotency_key, effect = it.known_by()
         answer = it.guard.begin(
             claim,
@@ -96,8 +99,8 @@ class Obtaining:
     def _beside(self) -> Work | Held | Completed:
         """For a body that runs whoever holds the key (`enforce=False`): it has a fence of its own."""
         it = self._it
-        attempt = it.attempt or new_attempt()
-        return self._begin(it.guard.new_claim(f"{it.key}:beside:{attempt}", it.id, it.policy, attempt=attempt))
+        name = f"{it.key}:beside:{it.attempt}"
+        return self._begin(it.guard.new_claim(name, it.id, it.policy, attempt=it.attempt))
 
     def _ends_at_once(self) -> bool:
         """Whether this job is over if another one is running: it is told in the same step that finds it out."""
@@ -139,7 +142,7 @@ class Obtaining:
         if held.state == "queued":
             headers = it.message.headers
             if headers.heir == held.owner and headers.rounds >= HEIR_WAITS:
-                return self._begin(replace(it.claim, replace_queued=True))
+                return self._begin(replace(self._asked, replace_queued=True))
             self._wait_no_longer_than_told(held)
             self._give_way(held)
         conflict = it.conflict
@@ -159,13 +162,13 @@ class Obtaining:
         if not it.message.headers.copy:
             # A message is given a name when it first needs one, which is seldom.
             it.change(copy=new_attempt())
-            return self._begin(replace(it.claim, copy=it.message.headers.copy))
+            return self._begin(replace(self._asked, copy=it.message.headers.copy))
         if not held.publish:
             raise Ignore(f"{it.key}: {it.id} is running, and another copy of it waits")
         longest = it.guarding.longest_delay
         it.message.publish_again(longest=longest, within=held.remaining)
         # Named only now: a copy that was named and never published would let all others be dropped.
-        answer = self._begin(replace(it.claim, copy_for=2 * longest + 10, stamp=held.stamp))
+        answer = self._begin(replace(self._asked, copy_for=2 * longest + 10, stamp=held.stamp))
         if isinstance(answer, Held):
             raise Ignore(f"put back: {it.id} is running elsewhere")
         return answer

@@ -28,6 +28,7 @@ from taskguard.celery.inprocess import BodyInThisProcess
 from taskguard.celery.message import Message
 from taskguard.errors import StoreError, StoreUnavailableError
 from taskguard.guard import new_attempt
+from taskguard.interrupt import came_by_signal
 from taskguard.policy import Policy
 from taskguard.schedule import Note, claim_of, gives_up
 from taskguard.store import Claimant, Completed, Ending, Held, How
@@ -77,8 +78,19 @@ class SlotRun:
         # have the message.
         kept = bool(task.acks_late) and self._guarding.settings.patience_at_the_end > 0 and not task.request.retries
         self._claim = claim_of(note, self._id, self._policy.lease, attempt, kept=kept)
+        self._settled: BaseException | None = None
+        """What left the body, once the store knows of it."""
 
     def __call__(self, body: Callable[[], Any], free_own_key: Callable[[], None] | None = None) -> Any:
+        try:
+            return self._deliver(body, free_own_key)
+        except Exception as error:
+            # Its time limit, say, which can come at any point of all this. Nothing is known of what it interrupted.
+            if error is not self._settled and came_by_signal(error):
+                self._cut_off(free_own_key)
+            raise
+
+    def _deliver(self, body: Callable[[], Any], free_own_key: Callable[[], None] | None) -> Any:
         try:
             answer = self._ask()
         except StoreError as error:
@@ -97,6 +109,15 @@ class SlotRun:
         if isinstance(answer, Completed):
             raise Ignore(f"slot {self._note.key} has {answer.how} before")
         return self._held(answer)
+
+    def _cut_off(self, free_own_key: Callable[[], None] | None) -> None:
+        """Celery takes an error for the end of the job: whatever it holds by now is freed, and no copy of it runs."""
+        try:
+            leave_end(self._guarding, self._note, self._id, "failed", self._claim.attempt)
+            if free_own_key is not None:
+                free_own_key()
+        except (StoreError, TypeError) as error:  # arguments that do not fit have no key
+            self._warn(error)
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
@@ -165,6 +186,7 @@ class SlotRun:
                     raise Ignore(f"slot {self._note.key} is cancelled") from error  # and its own key is free
                 self._put_back("it lost its lease")
             self._end(work, "failed")
+            self._settled = error
             raise
         self._end(work, "succeeded")
         return value
@@ -190,8 +212,8 @@ class SlotRun:
         except (Retry, Ignore, Reject) as way_out:
             how = "released" if self._goes_on(way_out) else "ignored"
             raise
-        except Exception:
-            how = "failed"
+        except Exception as error:
+            how, self._settled = "failed", error
             raise
         finally:
             if how != "released":
@@ -203,7 +225,7 @@ class SlotRun:
         except StoreError as error:
             self._warn(error)
 
-    def _warn(self, error: StoreError) -> None:
+    def _warn(self, error: Exception) -> None:
         _logger.warning("the end of %s[%s] is not told to its schedule: %s", self._task.name, self._id, error)
 
     def _goes_on(self, way_out: BaseException) -> bool:

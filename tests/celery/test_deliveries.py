@@ -18,7 +18,7 @@ from taskguard.stores.memory import MemoryStore
 from tests.schedule.bench import every
 from tests.waiting import wait_until
 
-from .inprocess import deliver, guarded, ids, make_app, sent, store_of
+from .inprocess import deliver, guarded, ids, make_app, ours_of, sent, store_of
 
 
 def goes_away_after(store: Any, verb: str, times: int) -> None:
@@ -284,8 +284,3 @@ def make_task(app: Any, fails: bool = False, **options: Any) -> Any:
 def deliver_linked(task: Any, follow: Any, request: Any = None, **headers: Any) -> Any:
     links = {"callbacks": [follow.si()], "errbacks": [follow.si()]}
     return deliver(task, id_of(task), 1, request={**links, **(request or {})}, **headers)
-
-
-def ours_of(message: Any) -> dict[str, Any]:
-    """The guard's headers, as `deliver` takes them."""
-    return {name[10:]: value for name, value in message.headers.items() if name.startswith("taskguard_")}

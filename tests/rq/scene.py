@@ -17,12 +17,16 @@ import psutil
 import pytest
 import redis
 from rq import Worker
+from rq.cron import CronJob
 from rq.job import Job
 
 import tests.scene
 from taskguard.rq import GuardedQueue, GuardedSimpleWorker
+from taskguard.rq.guarding import guard_on
 from taskguard.rq.note import Note
 from taskguard.rq.noted import NOTE
+from taskguard.rq.publishing import Publisher
+from taskguard.schedule import Slot
 from tests import hatchery
 from tests.bodies import DIRECTORY
 from tests.rq import jobs
@@ -179,6 +183,17 @@ class Scene(tests.scene.Scene):
     def call(self, name: str = "job_", then: str = "return", *, key: str = "", **options: Any) -> Any:
         """Call a job of this test's key. Options that the body does not know are RQ's."""
         return self.queue.enqueue(getattr(jobs, name), key or self.key, then, **options)
+
+    def publish(self, slot: Slot, function: Any, *args: Any, **options: Any) -> Any:
+        """Enqueue the job of a slot, as a cron does. Options are RQ's."""
+        guard = guard_on(self.connection, self.queue.serializer)
+        job = CronJob(func=function, queue_name=self.queue.name, args=args, interval=3600, **options)
+        Publisher(self.connection, guard, "taskguard", 300.0).publish(job, slot)
+        return Job.fetch(slot.job_id, self.connection, serializer=self.queue.serializer)
+
+    def entry_of(self, key: str) -> Any:
+        """What the store knows of any key, that of a slot say."""
+        return guard_on(self.connection, self.queue.serializer).store.get(key)
 
     def entry(self, name: str = "job_", *, key: str = "", part: str = "") -> Any:
         guarded = getattr(jobs, name).taskguard
