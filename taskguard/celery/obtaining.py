@@ -93,7 +93,7 @@ class Obtaining:
             return answer
         headers = it.message.headers
         if headers.idempotency_key and answer.payload and headers.payload != answer.payload:
-            raise PayloadMismatchError(answer.key, answer.owner)
+            self._refuse(PayloadMismatchError(answer.key, answer.owner))
         return answer
 
     def _beside(self) -> Work | Held | Completed:
@@ -147,7 +147,8 @@ class Obtaining:
             self._give_way(held)
         conflict = it.conflict
         if conflict == "raise":
-            it.note_end("skipped")
+            it.free_place()
+            it.note_end("skipped")  # its receipt came with the answer
             raise DuplicateTaskError(*self._facts_of(held))
         return self._skip(held) if conflict == "skip" else self._wait(held)
 
@@ -210,7 +211,10 @@ class Obtaining:
         it = self._it
         waited = time.time() - (it.message.headers.since or time.time())
         if it.policy.on_conflict.run == "wait" and waited > it.policy.wait_up_to:
-            error = WaitTimeoutError(*self._facts_of(held), round(waited, 1))
-            it.free_place()
-            it.leave_failure(error)
-            raise error
+            self._refuse(WaitTimeoutError(*self._facts_of(held), round(waited, 1)))
+
+    def _refuse(self, error: Exception) -> NoReturn:
+        """The job fails here, and its body never began."""
+        self._it.free_place()
+        self._it.leave_failure(error)
+        raise error

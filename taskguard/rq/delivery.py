@@ -13,7 +13,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq.job import Job, JobStatus
 
 from taskguard.clocks import since_boot
-from taskguard.errors import DuplicateTaskError, StoreError
+from taskguard.errors import DuplicateTaskError, StoreError, WaitTimeoutError
 from taskguard.guard import Guard, new_attempt
 from taskguard.places import next_of, place_of, run_of
 from taskguard.policy import Policy
@@ -187,6 +187,20 @@ class Delivery:
             self.guard.store.release(claimant, Ending(keep_for=self.policy.keep), anyway=True)
         except StoreError as error:  # whoever finds the place taken by a job that has ended takes it
             _logger.warning("the place of %s[%s] is not free yet: %s", self.guarded.name, self.job.id, error)
+
+    def leave_refusal(self, error: Exception) -> None:
+        """The job fails here, and its body never began. Unless RQ retries it, no copy of it is to run."""
+        if self.job.should_retry:
+            return
+        self.note_end()
+        # A twin that was met ends it with nothing: whoever joined this job asks for itself.
+        is_twin = isinstance(error, DuplicateTaskError) and not isinstance(error, WaitTimeoutError)
+        outcome = None if is_twin else self.guard.outcomes.encode_error(error)
+        ending = Ending(how="skipped" if is_twin else "failed", keep_for=self.policy.keep, outcome=outcome)
+        try:
+            self.guard.store.release(Claimant(self.name, self.owner, self.attempt), ending, anyway=True)
+        except StoreError as why:
+            _logger.warning("the end of %s[%s] is not written down: %s", self.guarded.name, self.job.id, why)
 
     def forget_waiting(self) -> None:
         """Should RQ run it again, it waits for nobody yet."""

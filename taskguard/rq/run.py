@@ -95,8 +95,12 @@ class Run:
             if self.it.is_sync:
                 raise
             return self.it.put_back(None, "the queue's Redis does not answer")
-        except (TooManyStartsError, DuplicateTaskError, PayloadMismatchError):
+        except TooManyStartsError:
             self.it.free_place()
+            raise
+        except (DuplicateTaskError, PayloadMismatchError) as error:
+            self.it.free_place()
+            self.it.leave_refusal(error)
             raise
         except BaseException as error:
             # Its time is over, say. Whether the key was granted is not known; by the attempt it is let go.

@@ -169,11 +169,12 @@ class Scene(tests.scene.Scene):
         worker.wait(60)
         return worker
 
-    def work(self, kind: type[Any] = GuardedSimpleWorker, **options: Any) -> None:
+    def work(self, kind: type[Any] = GuardedSimpleWorker, *, max_jobs: int | None = None, **options: Any) -> None:
         """Do what there is to do, in this very process: where it matters what is done, and not by whom."""
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            kind([self.queue.name], connection=self.connection, **options).work(burst=True, logging_level="WARNING")
+            worker = kind([self.queue.name], connection=self.connection, **options)
+            worker.work(burst=True, max_jobs=max_jobs, logging_level="WARNING")
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -215,6 +216,12 @@ class Scene(tests.scene.Scene):
     def result(self, job: Any, within: float = 20.0) -> Any:
         self.wait_for_status(job, "finished", within=within)
         return Job.fetch(job.id, self.connection, serializer=self.queue.serializer).return_value()
+
+    def failure(self, job: Any) -> str:
+        """What RQ has written down of the job's failure."""
+        found = self.fetch(job).latest_result()
+        assert found is not None
+        return str(found.exc_string)
 
     def fetch(self, job: Any) -> Job:
         return Job.fetch(job.id, self.connection, serializer=self.queue.serializer)
