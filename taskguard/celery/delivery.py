@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
@@ -117,8 +116,6 @@ class Delivery:
         return self.guarding.app.AsyncResult(self.id)
 
     def put_back(self, why: str, *, within: float = float("inf")) -> NoReturn:
-        if not self.message.headers.since:
-            self.change(since=time.time())
         self.message.put_back(f"{self.key}: {why}", longest=self.guarding.longest_delay, within=within)
 
     def free_place(self) -> None:

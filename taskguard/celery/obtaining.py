@@ -208,8 +208,11 @@ class Obtaining:
         self._it.put_back(f"it waits for {held.owner}", within=held.remaining)
 
     def _wait_no_longer_than_told(self, held: Held) -> None:
-        it = self._it
-        waited = time.time() - (it.message.headers.since or time.time())
+        """Counted from when it first met another job: neither an outage nor its own other run is one."""
+        it, now = self._it, time.time()
+        if not it.message.headers.since:
+            it.change(since=now)
+        waited = now - it.message.headers.since
         if it.policy.on_conflict.run == "wait" and waited > it.policy.wait_up_to:
             self._refuse(WaitTimeoutError(*self._facts_of(held), round(waited, 1)))
 

@@ -181,6 +181,7 @@ class Obtaining:
             return self._it.waited + BEHIND  # to find that out took a while, and its place is free now
         if twin.is_put_off or self._it.is_sync:
             return -1.0  # its time has not come, and it claims anew when it has
+        self._wait_no_longer_than_told(held)
         return BEHIND
 
     def _conflict(self) -> str:
@@ -191,6 +192,7 @@ class Obtaining:
         return conflict
 
     def _wait_no_longer_than_told(self, held: Held) -> None:
+        """Counted from when it first met another job: neither an outage nor its own other run is one."""
         it, now = self._it, time.time()
         if not it.note.since:
             it.change(since=now)

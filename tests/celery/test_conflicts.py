@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
-from taskguard import DuplicateTaskError, PayloadMismatchError
+from taskguard import DuplicateTaskError, PayloadMismatchError, StoreUnavailableError, WaitTimeoutError
 
 from .inprocess import deliver, guarded, live, make_app, ours_of, sent
 
@@ -23,10 +24,10 @@ def make_task(**options: Any) -> Any:
     return app.tasks[add.name]
 
 
-def run_twin(task: Any, key: str, payload: str = "") -> Any:
-    """Another job runs under that key."""
+def run_twin(task: Any, key: str, payload: str = "", state: str = "running") -> Any:
+    """Another job runs, or is queued, under that key."""
     guard = task.taskguard.guarding.guard
-    return guard.ask(guard.new_claim(key, "twin", task.taskguard.policy, payload=payload))[1]
+    return guard.ask(guard.new_claim(key, "twin", task.taskguard.policy, payload=payload, state=state))[1]
 
 
 REFUSES = {"hold": "one_queued_one_running", "on_conflict": {"enqueue": "skip", "run": "raise"}}
@@ -67,3 +68,51 @@ def test_a_leftover_copy_of_a_refused_job_does_not_run(options, given):
     task.taskguard.guarding.guard.store.forget(twin.key)
     deliver(task, call.id, 1, **ours_of(message))
     assert not task.app.ran
+
+
+# -- how long it waits -----------------------------------------------------------------------------------------------
+
+
+def an_hour_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 4000)
+
+
+def test_an_outage_is_not_waiting_for_another_job(monkeypatch):
+    task = make_task(on_conflict="wait")
+    guard = task.taskguard.guarding.guard
+    guard.patience = 0.0
+    with monkeypatch.context() as patch:
+        patch.setattr(guard.store, "claim", away)
+        deliver(task, "outage", 1)
+    [message] = sent(task.app)
+    run_twin(task, task.taskguard.key(1))
+    an_hour_later(monkeypatch)
+    assert deliver(task, "outage", 1, **ours_of(message)).info.state == "IGNORED"
+
+
+def away(*args: Any, **options: Any) -> Any:
+    raise StoreUnavailableError("the store", "gone")
+
+
+def test_its_own_other_run_is_not_another_job(monkeypatch):
+    task = make_task(on_conflict="wait")
+    guard = task.taskguard.guarding.guard
+    own = guard.ask(guard.new_claim(task.taskguard.key(1), "itself", task.taskguard.policy))[1]
+    deliver(task, "itself", 1)
+    [message] = sent(task.app)
+    guard.store.forget(own.key)
+    run_twin(task, task.taskguard.key(1))
+    an_hour_later(monkeypatch)
+    assert deliver(task, "itself", 1, **ours_of(message)).info.state == "IGNORED"
+
+
+@pytest.mark.parametrize("state", ["running", "queued"])
+def test_a_job_waits_for_another_one_no_longer_than_told(monkeypatch, state):
+    task = make_task(on_conflict={"enqueue": "skip", "run": "wait"})
+    run_twin(task, task.taskguard.key(1), state=state)
+    assert deliver(task, f"behind {state}", 1).info.state == "IGNORED"
+    message = next(found for found in sent(task.app) if found.headers["id"] == f"behind {state}")
+    an_hour_later(monkeypatch)
+    answer = deliver(task, f"behind {state}", 1, **ours_of(message))
+    assert isinstance(answer.retval.exception, WaitTimeoutError)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 from rq import SimpleWorker
 
+from taskguard import StoreUnavailableError
+from taskguard.rq.owner import owner_of
 from taskguard.store import Lease
+from taskguard.stores.redis import RedisStore
 from tests.rq import jobs
 from tests.rq.scene import Scene
 
 
-def run_twin(scene: Scene, name: str, key: str = "", payload: str = "") -> Lease:
-    """Another job runs under that key."""
+def run_twin(scene: Scene, name: str, key: str = "", payload: str = "", owner: str = "twin", **options: Any) -> Lease:
+    """Another job runs, or is queued, under that key."""
     guarded = getattr(jobs, name).taskguard
     guard = guarded.guard(scene.connection)
-    claim = guard.new_claim(key or guarded.key(scene.key), "twin", guarded.policy, payload=payload)
+    claim = guard.new_claim(key or guarded.key(scene.key), owner, guarded.policy, payload=payload, **options)
     _, lease = guard.ask(claim)
     assert isinstance(lease, Lease)
     return lease
@@ -84,3 +88,56 @@ def test_a_refused_job_with_retries_is_tried_again(scene: Scene):
     scene.work()
 
     assert scene.result(job) == "at last"
+
+
+# -- how long it waits -----------------------------------------------------------------------------------------------
+
+
+def an_hour_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 4000)
+
+
+def work_once(scene: Scene) -> None:
+    scene.work(max_jobs=1)
+
+
+def test_an_outage_is_not_waiting_for_another_job(scene: Scene, monkeypatch: pytest.MonkeyPatch):
+    job = scene.call("patient")
+    monkeypatch.setattr(jobs.patient.taskguard.guard(scene.connection), "patience", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(RedisStore, "claim", away)
+        work_once(scene)
+    run_twin(scene, "patient", lease=60)
+    an_hour_later(monkeypatch)
+    work_once(scene)
+
+    assert scene.status(job) == "queued"
+
+
+def away(*args: Any, **options: Any) -> Any:
+    raise StoreUnavailableError("the store", "gone")
+
+
+def test_its_own_other_run_is_not_another_job(scene: Scene, monkeypatch: pytest.MonkeyPatch):
+    job = scene.call("patient")
+    own = run_twin(scene, "patient", lease=60, owner=owner_of(job.id, None))
+    work_once(scene)
+    forget(scene, own)
+    run_twin(scene, "patient", lease=60)
+    an_hour_later(monkeypatch)
+    work_once(scene)
+
+    assert scene.status(job) == "queued"
+
+
+@pytest.mark.parametrize("state", ["running", "queued"])
+def test_a_job_waits_for_another_one_no_longer_than_told(scene: Scene, monkeypatch: pytest.MonkeyPatch, state: str):
+    run_twin(scene, "patient", lease=60, state=state)
+    job = scene.call("patient")
+    work_once(scene)
+    assert scene.status(job) == "queued"
+    an_hour_later(monkeypatch)
+    work_once(scene)
+
+    assert scene.status(job) == "failed" and "WaitTimeoutError" in scene.failure(job)
