@@ -99,8 +99,8 @@ class Obtaining:
     def _beside(self) -> Work | Held | Completed:
         """For a body that runs whoever holds the key (`enforce=False`): it has a fence of its own."""
         it = self._it
-        name = f"{it.key}:beside:{it.attempt}"
-        return self._begin(it.guard.new_claim(name, it.id, it.policy, attempt=it.attempt))
+        name, floor = f"{it.key}:beside:{it.attempt}", it.message.headers.floor
+        return self._begin(it.guard.new_claim(name, it.id, it.policy, attempt=it.attempt, floor=floor))
 
     def _ends_at_once(self) -> bool:
         """Whether this job is over if another one is running: it is told in the same step that finds it out."""

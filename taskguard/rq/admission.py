@@ -136,9 +136,9 @@ class Admission:
                 self._lease = answer
                 self._pending[self._owner] = None
                 return None
-            self._compare_payload(answer)
             if not self._policy.enforce:
                 return None
+            self._compare_payload(answer)
             if isinstance(answer, Completed):
                 return self._done(answer)
             held = answer

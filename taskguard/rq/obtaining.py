@@ -57,10 +57,10 @@ class Obtaining:
                 if isinstance(answer, Completed) and self._is_over_by_now(answer):
                     claim = self._claim()
                     continue
+                if not it.policy.enforce and not isinstance(answer, Work):
+                    return self._beside()
                 if not isinstance(answer, Held):
                     return self._with_its_whole_time(answer)
-                if not it.policy.enforce:
-                    return self._beside()
                 held, it.was_held = answer, True
                 patience = self._patience_with(held)
                 claim = self._claim()  # it may join somebody now
@@ -106,7 +106,9 @@ class Obtaining:
             after_outage=it.note.after_outage,
         )
         it.change(after_outage=False)
-        if given and not isinstance(answer, Work) and answer.payload and it.note.payload != answer.payload:
+        if isinstance(answer, Work) or not it.policy.enforce:
+            return answer
+        if given and answer.payload and it.note.payload != answer.payload:
             raise PayloadMismatchError(answer.key, shown(answer.owner))
         return answer
 
@@ -114,7 +116,7 @@ class Obtaining:
         """For a body that runs whoever holds the key (`enforce=False`): it has a fence of its own."""
         it = self._it
         name = f"{it.key}:beside:{it.attempt}"
-        answer = self._begin(it.guard.new_claim(name, it.owner, it.policy, attempt=it.attempt))
+        answer = self._begin(it.guard.new_claim(name, it.owner, it.policy, attempt=it.attempt, floor=it.note.floor))
         return it.put_back(answer) if isinstance(answer, Held) else answer
 
     def _is_over_by_now(self, done: Completed) -> bool:

@@ -195,9 +195,11 @@ class Run:
             accepted = self._settled(lambda: self._requeue(work, Retry.get_interval(count, retry.intervals)))
         return retry if accepted else self._lost(work)
 
-    def _requeue(self, work: Work, delay: float) -> bool:
+    def _requeue(self, work: Work, delay: float = 0.0, *, keep_starts: bool = False) -> bool:
+        if work.lease.key != self.it.name:
+            return work.release()  # it ran beside another one, and the next run has an entry of its own
         seconds = self.guarded.settings.queued_for + delay
-        return work.requeue(seconds, copy_for=seconds)
+        return work.requeue(seconds, copy_for=seconds, keep_starts=keep_starts)
 
     def _settled(self, end: Callable[[], bool]) -> bool:
         """Bring the end to the store; False if it is refused, as another run has begun."""
@@ -246,10 +248,9 @@ class Run:
 
         A run whose token a resource refused, and that nobody has replaced, has not lost it: the next token is higher.
         """
-        seconds = self.guarded.settings.queued_for
         work.patience = 0.0  # its body has not ended: should the store be silent, the next delivery asks
         try:
-            return work.requeue(seconds, copy_for=seconds, keep_starts=keep_starts)
+            return self._requeue(work, keep_starts=keep_starts)
         except StoreError:
             return False
 

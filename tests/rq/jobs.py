@@ -11,7 +11,7 @@ from typing import Any
 from rq import Queue, get_current_job
 from rq.job import Job, Retry
 
-from taskguard import Fence
+from taskguard import Fence, StaleFenceError, current_fence
 from taskguard.rq import singleton_task
 from tests.fencing import mover
 from tests.rq import bodies
@@ -70,6 +70,11 @@ def _do(then: str, key: str, value: Any) -> Any:
         return mover.move_and_die_once(value, died=died, dying=lambda: bodies.note("died"))
     if then == "protect":
         return mover.protect(*value)
+    if then == "be refused":
+        fence = current_fence()
+        assert fence is not None
+        if fence.token <= value:
+            raise StaleFenceError(fence.key, fence.token, "row 1", value)
     if then == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if then == "die once" and not bodies.noted("died", job_id=job.id):
@@ -124,6 +129,8 @@ reused_success = _make("reused_success", on_done="reuse_success", keep_for=60)
 once = _make("once", max_starts=1)
 quick_once = _make("quick_once", max_starts=1, lease=1.5)
 counted = _make("counted", enforce=False)
+counted_reuse = _make("counted_reuse", enforce=False, on_done="reuse", keep_for=60)
+counted_reuse_success = _make("counted_reuse_success", enforce=False, on_done="reuse_success", keep_for=60)
 unguarded_store = _make("unguarded_store", store="redis://127.0.0.1:1/0?timeout=0.2", on_store_error="run_unguarded")
 lost_store = _make("lost_store", store="redis://127.0.0.1:1/0?timeout=0.2", on_store_error="fail")
 
