@@ -15,6 +15,7 @@ from typing import NoReturn
 from celery.exceptions import Ignore
 
 from taskguard.celery.delivery import Delivery
+from taskguard.celery.message import PutBack, Skipped
 from taskguard.errors import (
     ConfigurationError,
     DuplicateTaskError,
@@ -171,7 +172,7 @@ class Obtaining:
         # Named only now: a copy that was named and never published would let all others be dropped.
         answer = self._begin(replace(self._asked, copy_for=2 * longest + 10, stamp=held.stamp))
         if isinstance(answer, Held):
-            raise Ignore(f"put back: {it.id} is running elsewhere")
+            raise PutBack(f"put back: {it.id} is running elsewhere")
         return answer
 
     def _give_way(self, held: Held) -> NoReturn:
@@ -195,11 +196,13 @@ class Obtaining:
 
     def _skip(self, held: Held) -> NoReturn:
         it = self._it
-        if not it.is_awaited:
-            if it.scheduled is not None:
-                slot = Claimant(it.scheduled.schedule, it.id, "")
-                it.guard.tell("slot_skipped", slot, holder=held.owner, state=held.state, since=held.since)
-            raise Ignore(f"{it.key}: skipped, {held.owner} is running it")  # its receipt came with the answer
+        if not it.is_awaited:  # its receipt came with the answer
+            words = f"{it.key}: skipped, {held.owner} is running it"
+            if it.scheduled is None:
+                raise Ignore(words)
+            slot = Claimant(it.scheduled.schedule, it.id, "")
+            it.guard.tell("slot_skipped", slot, holder=held.owner, state=held.state, since=held.since)
+            raise Skipped(words)
         it.change(join=held.owner)
         it.put_back(f"it joins {held.owner}", within=held.remaining)
 

@@ -25,7 +25,7 @@ from celery.utils.time import maybe_make_aware
 from taskguard.celery.guarding import Guarding, guarding_of
 from taskguard.celery.headers import ATTEMPT, SLOT, Headers
 from taskguard.celery.inprocess import BodyInThisProcess
-from taskguard.celery.message import Message
+from taskguard.celery.message import Message, PutBack, Skipped
 from taskguard.errors import StoreError, StoreUnavailableError
 from taskguard.guard import new_attempt
 from taskguard.interrupt import came_by_signal
@@ -177,8 +177,7 @@ class SlotRun:
             with work:
                 value = body()
         except (Retry, Ignore, Reject) as way_out:
-            how: How = "rejected" if isinstance(way_out, Reject) else "ignored"
-            self._end(work, how, way_out if self._goes_on(way_out) else None)
+            self._end(work, _end_of(way_out), way_out if self._goes_on(way_out) else None)
             raise
         except Exception as error:
             if work.is_own_loss(error):
@@ -210,7 +209,7 @@ class SlotRun:
         try:
             return body()
         except (Retry, Ignore, Reject) as way_out:
-            how = "released" if self._goes_on(way_out) else "ignored"
+            how = "released" if self._goes_on(way_out) else _end_of(way_out)
             raise
         except Exception as error:
             how, self._settled = "failed", error
@@ -232,7 +231,13 @@ class SlotRun:
         """Whether the job will come again under its own id."""
         if isinstance(way_out, Reject):
             return bool(way_out.requeue and self._task.acks_late)  # else the broker has no message to put back
-        return isinstance(way_out, Retry) or str(way_out).startswith("put back")
+        return isinstance(way_out, (Retry, PutBack))
+
+
+def _end_of(way_out: BaseException) -> How:
+    if isinstance(way_out, Reject):
+        return "rejected"
+    return "skipped" if isinstance(way_out, Skipped) else "ignored"
 
 
 def _delay_of(way_out: BaseException) -> float:

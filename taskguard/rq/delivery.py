@@ -15,7 +15,7 @@ from rq.job import Job, JobStatus
 from taskguard.clocks import since_boot
 from taskguard.errors import DuplicateTaskError, StoreError, WaitTimeoutError
 from taskguard.guard import Guard, new_attempt
-from taskguard.places import next_of, place_of, run_of
+from taskguard.places import job_of, next_of, place_of, run_of
 from taskguard.policy import Policy
 from taskguard.rq.clock import JobClock
 from taskguard.rq.guarding import JobGuard
@@ -99,6 +99,8 @@ class Delivery:
     @property
     def name(self) -> str:
         """The entry of this run."""
+        if self.note.is_one_of_many:
+            return job_of(self.key, self.owner)
         return run_of(self.policy, self.key, self.note.join or self.owner)
 
     @property

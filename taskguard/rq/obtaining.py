@@ -169,7 +169,7 @@ class Obtaining:
         conflict = self._conflict()
         if conflict == "raise" or it.is_sync:
             raise DuplicateTaskError(*facts_of(held))
-        if conflict == "skip" and it.job.note.slot is not None:
+        if conflict == "skip" and it.scheduled is not None:
             raise SlotSkipped(held)
         if conflict == "skip":
             it.change(join=held.owner)
@@ -187,7 +187,10 @@ class Obtaining:
         return BEHIND
 
     def _conflict(self) -> str:
+        """What becomes of it if another job is running."""
         it = self._it
+        if it.scheduled is not None:  # of a scheduled job that is the schedule's to say
+            return "skip" if it.scheduled.overlap == "skip" else "wait"
         conflict = it.policy.on_conflict.run
         if conflict == "skip" and (it.policy.hold == "one_queued_one_running" or it.is_the_next):
             return "wait"  # it has a place in the queue for the very purpose of running after the other one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rq.job import Job, JobStatus
 
-from taskguard.places import place_of, run_of
+from taskguard.places import job_of, place_of, run_of
 from taskguard.rq.guarding import JobGuard
 from taskguard.rq.noted import noted
 from taskguard.rq.owner import job_id_of, next_owner, owner_of
@@ -86,6 +86,8 @@ class _Lost:
                     self._guard.tell("released", Claimant(name, owner, ""), detail=self._words)
 
     def _run_of(self, owner: str) -> str:
+        if self._job.note.is_one_of_many:
+            return job_of(self._key, owner)
         return run_of(self._policy, self._key, self._job.note.join or owner)
 
     def _requeue(self, claimant: Claimant) -> bool:

@@ -24,6 +24,8 @@ class TroubleError(Exception):
 def _do(then: str, key: str, value: Any) -> Any:
     job = get_current_job()
     assert job is not None
+    if then == "raise":
+        raise TroubleError(value)
     if then == "fail":
         raise TroubleError(f"{key} failed")
     if then == "fail once" and not bodies.noted("trouble", job_id=job.id):
@@ -111,6 +113,7 @@ def _make(name: str, **options: Any) -> Any:
 
 job_ = _make("job_")
 short = _make("short", lease=1.5)
+quickly_held = _make("quickly_held", lease=0.5)
 stubborn = _make("stubborn", lease=1.5, on_lost="continue")
 brief = _make("brief", lease=1, hold_at_most=1.5)
 unsure = _make("unsure", lease=1, on_lost="abort_if_unsure")
@@ -118,7 +121,7 @@ waits = _make("waits", on_conflict="wait", lease=3)
 patient = _make("patient", on_conflict="wait", lease=0.5)
 impatient = _make("impatient", on_conflict="wait", wait_up_to=1, lease=3)
 more = _make("more", on_conflict="run_once_more", lease=3)
-raises = _make("raises", on_conflict="raise")
+raises = _make("raises", on_conflict="raise", lease=3)
 raises_at_run = _make("raises_at_run", hold="running", on_conflict="raise")
 while_running = _make("while_running", hold="running", lease=3)
 while_queued = _make("while_queued", hold="queued")

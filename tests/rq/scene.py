@@ -196,6 +196,11 @@ class Scene(tests.scene.Scene):
         """What the store knows of any key, that of a slot say."""
         return guard_on(self.connection, self.queue.serializer).store.get(key)
 
+    def live(self, name: str = "job_") -> list[Any]:
+        """What is queued or running under the test's key, or beside it."""
+        key, store = getattr(jobs, name).taskguard.key(self.key), guard_on(self.connection, self.queue.serializer).store
+        return [entry for entry in store.scan() if entry.key.startswith(key) and entry.state in ("queued", "running")]
+
     def entry(self, name: str = "job_", *, key: str = "", part: str = "") -> Any:
         guarded = getattr(jobs, name).taskguard
         guard = guarded.guard(self.connection, self.queue.serializer)

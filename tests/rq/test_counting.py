@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from rq import Retry
 
-from taskguard.rq.guarding import guard_on
 from taskguard.store import Claim, Lease
 from tests.rq import jobs
 from tests.rq.scene import Scene
@@ -20,10 +19,7 @@ def run_twin(scene: Scene) -> Lease:
 
 
 def live(scene: Scene) -> list[str]:
-    """Who is queued or running under the test's key, or beside it."""
-    key = jobs.counted.taskguard.key(scene.key)
-    found = guard_on(scene.connection, scene.queue.serializer).store.scan()
-    return [entry.owner for entry in found if entry.key.startswith(key) and entry.state in ("queued", "running")]
+    return [entry.owner for entry in scene.live("counted")]
 
 
 @pytest.mark.parametrize("name", ["counted_reuse_success", "counted_reuse"])

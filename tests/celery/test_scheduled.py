@@ -1,0 +1,98 @@
+"""The job of a slot at its worker: what its schedule says of it, and how its slot ends."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from celery.exceptions import Ignore
+
+from taskguard.celery import install
+from taskguard.celery.message import PutBack, Skipped
+from taskguard.celery.scheduled import make_aware
+from taskguard.schedule import Slot
+from tests.schedule.bench import every
+
+from .inprocess import deliver, guarded, ids, make_app, sent, store_of
+
+AT = 1_794_873_600_000_000
+BECOMES = {"skip": "skipped", "buffer_one": "waits", "buffer_all": "waits", "allow_all": "runs"}
+ENDS = {"skipped": ("free", "skipped"), "waits": ("queued", None), "runs": ("done", "succeeded")}
+
+
+def make_task(body: Any = None, **options: Any) -> Any:
+    app = make_app()
+    app.ran = []
+
+    @guarded(app, **options)
+    def add(a=1):
+        app.ran.append(a)
+        return a if body is None else body()
+
+    return app.tasks[add.name]
+
+
+def make_plain(body: Any, **conf: Any) -> Any:
+    app = make_app(**conf)
+    app.ran = []
+    install(app)
+
+    @app.task(name="plain", shared=False, acks_late=True)
+    def plain(a=1):
+        app.ran.append(a)
+        return body()
+
+    make_aware(app.tasks["plain"])
+    return app.tasks["plain"]
+
+
+def deliver_slot(task: Any, slot: Slot, **headers: Any) -> Any:
+    return deliver(task, slot.job_id, 1, **{"id": slot.job_id, "slot": slot.note().as_dict(), **headers})
+
+
+def run_twin(task: Any) -> Any:
+    guard = task.taskguard.guarding.guard
+    return guard.ask(guard.new_claim(task.taskguard.key(1), "twin", task.taskguard.policy))[1]
+
+
+# -- another job has the key -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_conflict", ["skip", "raise", "wait"])
+@pytest.mark.parametrize(
+    ("overlap", "becomes"),
+    [("skip", "skipped"), ("buffer_one", "waits"), ("buffer_all", "waits"), ("allow_all", "runs")],
+)
+def test_overlap_wins_over_on_conflict(on_conflict, overlap, becomes):
+    task = make_task(on_conflict=on_conflict)
+    run_twin(task)
+    slot = every(3600, overlap=overlap).slot(AT)
+    answer = deliver_slot(task, slot)
+    run = store_of(task.app).get(slot.run_key)
+    assert (ids(sent(task.app)) == [slot.job_id]) is (becomes == "waits")
+    assert task.app.ran == ([1] if becomes == "runs" else [])
+    assert answer.info is None if becomes == "runs" else answer.info.state == "IGNORED"
+    assert (run.state, run.how) == ENDS[becomes]
+
+
+# -- how its body ends -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [make_task, make_plain])
+@pytest.mark.parametrize("words", ["nothing to do", "put back into stock", "put back: later"])
+def test_what_a_body_says_when_it_ends_does_not_decide_whether_it_comes_again(make, words):
+    def ignore() -> None:
+        raise Ignore(words)
+
+    task, slot = make(ignore), every(3600).slot(AT)
+    assert deliver_slot(task, slot).info.state == "IGNORED"
+    run = store_of(task.app).get(slot.run_key)
+    assert (run.state, run.how) == ("free", "ignored")
+
+
+def test_a_job_that_is_put_back_is_known_in_the_process_around_it():
+    """What a child of the pool raises is pickled."""
+    for error in (PutBack("put back: why"), Skipped("why")):
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is type(error) and str(again) == str(error)
