@@ -115,7 +115,7 @@ class Admission:
         key = keys.explicit(given) if given else keys(args, kwargs)
         # Where two calls of one key may differ, all their arguments are compared.
         compared = given or self._policy.on_conflict.enqueue == "run_once_more"
-        payload = keys.payload(args, kwargs) if compared else self._guarded.likeness(args, kwargs)
+        payload = self._guarded.payload(args, kwargs) if compared else self._guarded.likeness(args, kwargs)
         self.note = self.note.with_(key=key, payload=payload)
         self.info = CallInfo(key, self._id)
 

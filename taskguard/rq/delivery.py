@@ -62,7 +62,7 @@ class Delivery:
         if not note.key:
             keys, given = self.guarded.keys, note.idempotency_key
             key = keys.explicit(given) if given else keys(args, kwargs)
-            payload = keys.payload(args, kwargs) if given else self.guarded.likeness(args, kwargs)
+            payload = self.guarded.payload(args, kwargs) if given else self.guarded.likeness(args, kwargs)
             self.change(key=key, payload=payload)
         self.key = self.note.key
         self.arguments = self.guarded.arguments(args, kwargs)

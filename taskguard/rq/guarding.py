@@ -222,6 +222,10 @@ class JobGuard:
         freed = [self._own_guard.free(name) for name in self._entries(args, kwargs)]
         return any(freed)
 
+    def payload(self, args: Any, kwargs: Any) -> str:
+        """What a caller's own key stands for: the function, and all arguments. Celery's for a task of that name."""
+        return f"{self.name}:{self.keys.payload(args, kwargs)}"
+
     def likeness(self, args: Any, kwargs: Any) -> str:
         """What tells two calls of one key apart; empty where the key says it all."""
         says_all = self.policy.key is None and self.policy.key_space is None

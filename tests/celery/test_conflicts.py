@@ -116,3 +116,21 @@ def test_a_job_waits_for_another_one_no_longer_than_told(monkeypatch, state):
     an_hour_later(monkeypatch)
     answer = deliver(task, f"behind {state}", 1, **ours_of(message))
     assert isinstance(answer.retval.exception, WaitTimeoutError)
+
+
+# -- a caller's own key ----------------------------------------------------------------------------------------------
+
+
+def test_an_idempotency_key_stands_for_one_task_only():
+    """Two tasks that share their keys: the outcome of one is no answer to a call of the other."""
+    app = make_app()
+
+    @guarded(app, key_space="billing")
+    def charge(a): ...
+
+    @guarded(app, key_space="billing")
+    def refund(a): ...
+
+    charge.apply_async((5,), idempotency_key="order")
+    with pytest.raises(PayloadMismatchError):
+        refund.apply_async((5,), idempotency_key="order")
