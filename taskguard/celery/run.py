@@ -193,6 +193,7 @@ class Run:
             if work.release_quietly():
                 it.guard.raise_tokens(it.claim.key, it.message.headers.floor, it.policy)
             return
+        work.patience = 0.0  # its body has not ended: should the store be silent, the next delivery asks
         with suppress(StoreError):  # if nobody has it by now, that was one of its starts, or its token too low
             requeue(it, work, keep_starts=not refused)
         it.put_back(str(error) if refused else "it lost its lease")

@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 from celery import Celery
 from celery.app.task import Task
@@ -77,7 +78,8 @@ class SlotRun:
         # A run whose end may not be told is not taken for dead: it would run again. And of a retry schedulers do not
         # have the message.
         kept = bool(task.acks_late) and self._guarding.settings.patience_at_the_end > 0 and not task.request.retries
-        self._claim = claim_of(note, self._id, self._policy.lease, attempt, kept=kept)
+        claim = claim_of(note, self._id, self._policy.lease, attempt, kept=kept)
+        self._claim = replace(claim, floor=self._message.headers.floor)
         self._settled: BaseException | None = None
         """What left the body, once the store knows of it."""
 
@@ -150,7 +152,7 @@ class SlotRun:
             raise Ignore(f"slot {self._note.key} is skipped, {held.owner} is {held.state}")
         return self._put_back(f"{held.owner} is {held.state}", within=held.remaining)
 
-    def _put_back(self, why: str, *, within: float = float("inf")) -> Any:
+    def _put_back(self, why: str, *, within: float = float("inf")) -> NoReturn:
         self._message.put_back(f"{self._note.key}: {why}", longest=self._guarding.longest_delay, within=within)
 
     def _without_store(self, error: StoreError, body: Callable[[], Any]) -> Any:
@@ -183,12 +185,22 @@ class SlotRun:
             if work.is_own_loss(error):
                 if self._own_key:
                     raise Ignore(f"slot {self._note.key} is cancelled") from error  # and its own key is free
-                self._put_back("it lost its lease")
+                self._lost(work, error)
             self._end(work, "failed")
             self._settled = error
             raise
         self._end(work, "succeeded")
         return value
+
+    def _lost(self, work: Work, error: Exception) -> NoReturn:
+        """Put it back. If a resource refused its token, the next one is higher; else that was one of its starts."""
+        floor = work.floor_after(error)
+        headers, settings = self._message.headers, self._guarding.settings
+        self._message.headers = headers.with_(floor=max(floor, headers.floor))
+        work.patience = 0.0  # its body has not ended: should the store be silent, the next delivery asks
+        with suppress(StoreError):
+            work.requeue(settings.queued_for, copy_for=settings.republish_after, keep_starts=not floor)
+        self._put_back(str(error) if floor else "it lost its lease")
 
     def _end(self, work: Work, how: How, goes_on: BaseException | None = None) -> None:
         settings = self._guarding.settings

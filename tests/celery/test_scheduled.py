@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from celery.exceptions import Ignore
 
+from taskguard import LeaseLostError, StaleFenceError, current_fence
 from taskguard.celery import install
 from taskguard.celery.message import PutBack, Skipped
 from taskguard.celery.scheduled import make_aware
 from taskguard.schedule import Slot
 from tests.schedule.bench import every
 
-from .inprocess import deliver, guarded, ids, make_app, sent, store_of
+from .inprocess import deliver, guarded, ids, make_app, ours_of, sent, store_of
 
 AT = 1_794_873_600_000_000
 BECOMES = {"skip": "skipped", "buffer_one": "waits", "buffer_all": "waits", "allow_all": "runs"}
@@ -47,8 +48,8 @@ def make_plain(body: Any, **conf: Any) -> Any:
     return app.tasks["plain"]
 
 
-def deliver_slot(task: Any, slot: Slot, **headers: Any) -> Any:
-    return deliver(task, slot.job_id, 1, **{"id": slot.job_id, "slot": slot.note().as_dict(), **headers})
+def deliver_slot(task: Any, slot: Slot) -> Any:
+    return deliver(task, slot.job_id, 1, id=slot.job_id, slot=slot.note().as_dict())
 
 
 def run_twin(task: Any) -> Any:
@@ -96,3 +97,43 @@ def test_a_job_that_is_put_back_is_known_in_the_process_around_it():
     for error in (PutBack("put back: why"), Skipped("why")):
         again = pickle.loads(pickle.dumps(error))
         assert type(again) is type(error) and str(again) == str(error)
+
+
+@pytest.mark.parametrize("make", [make_task, make_plain])
+def test_a_scheduled_job_whose_token_is_refused_gets_a_higher_one(make):
+    """The store has lost its data, say, and the resource has not."""
+    mark, tokens = 2**52, []
+
+    def write() -> None:
+        fence = current_fence()
+        assert fence is not None
+        tokens.append((fence.token > mark, fence.starts))
+        if fence.token <= mark:
+            raise StaleFenceError(fence.key, fence.token, "row 1", mark)
+
+    task, slot = make(write), every(3600).slot(AT)
+    assert deliver_slot(task, slot).info.state == "IGNORED"
+    assert store_of(task.app).get(slot.run_key).state == "queued"
+    [message] = sent(task.app)
+    assert deliver(task, slot.job_id, 1, **ours_of(message)).info is None
+    assert tokens == [(False, 1), (True, 1)]
+    assert store_of(task.app).get(slot.run_key).how == "succeeded"
+
+
+def test_a_plain_scheduled_job_that_lost_its_lease_waits_in_the_queue():
+    """Nobody has taken its slot: it is not taken for dead until its lease is over, and that was one of its starts."""
+    starts = []
+
+    def lose() -> None:
+        fence = current_fence()
+        assert fence is not None
+        starts.append(fence.starts)
+        if len(starts) == 1:
+            raise LeaseLostError(fence.key, fence.token)
+
+    task, slot = make_plain(lose), every(3600).slot(AT)
+    assert deliver_slot(task, slot).info.state == "IGNORED"
+    assert store_of(task.app).get(slot.run_key).state == "queued"
+    [message] = sent(task.app)
+    assert deliver(task, slot.job_id, 1, **ours_of(message)).info is None
+    assert starts == [1, 2]

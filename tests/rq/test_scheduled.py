@@ -70,3 +70,16 @@ def test_what_a_body_says_when_it_ends_does_not_decide_whether_it_comes_again(sc
 
     run = scene.entry_of(slot.run_key)
     assert scene.status(job) == "failed" and (run.state, run.how) == ("free", "failed")
+
+
+@pytest.mark.parametrize("function", [jobs.job_, jobs.plain])
+def test_a_scheduled_job_whose_token_is_refused_gets_a_higher_one(scene: Scene, function: Any):
+    """The store has lost its data, say, and the resource has not."""
+    slot = every(3600, scene.key).slot(AT)
+    job = scene.publish(slot, function, scene.key, "be refused", None, 2**52)
+    scene.work(max_jobs=1)
+    assert scene.status(job) == "queued" and scene.entry_of(slot.run_key).state == "queued"
+    scene.work(max_jobs=1)
+
+    assert scene.status(job) == "finished" and scene.runs == 2
+    assert scene.entry_of(slot.run_key).how == "succeeded"
