@@ -145,12 +145,16 @@ class SlotRun:
             time.sleep(pause)
         raise AssertionError("pauses never end")
 
-    def _held(self, held: Held) -> Any:
-        if gives_up(self._note, held, self._claim, self._guard.store):
+    def _held(self, held: Held) -> NoReturn:
+        try:
+            is_over = gives_up(self._note, held, self._claim, self._guard.store)
+        except StoreUnavailableError:  # whatever the app says of that: another run has the slot
+            self._put_back_after_outage()
+        if is_over:
             facts = {"holder": held.owner, "state": held.state, "since": held.since}
             self._guard.tell("slot_skipped", Claimant(self._note.schedule, self._id, ""), **facts)
             raise Ignore(f"slot {self._note.key} is skipped, {held.owner} is {held.state}")
-        return self._put_back(f"{held.owner} is {held.state}", within=held.remaining)
+        self._put_back(f"{held.owner} is {held.state}", within=held.remaining)
 
     def _put_back(self, why: str, *, within: float = float("inf")) -> NoReturn:
         self._message.put_back(f"{self._note.key}: {why}", longest=self._guarding.longest_delay, within=within)
@@ -161,14 +165,17 @@ class SlotRun:
             return body()  # a guarded task asks by itself
         if what == "fail" or not isinstance(error, StoreUnavailableError):
             raise error
+        return self._put_back_after_outage()
+
+    def _put_back_after_outage(self) -> NoReturn:
         self._message.headers = self._message.headers.with_(after_outage=True)
-        return self._put_back("the store does not answer")
+        self._put_back("the store does not answer")
 
     def _free(self, own_key: Callable[[], None]) -> None:
         try:
             own_key()
         except StoreError:
-            self._put_back("the store does not answer")
+            self._put_back_after_outage()
 
     # -- running ---------------------------------------------------------------------------------------------------
 

@@ -95,7 +95,8 @@ class _SlotDelivery(Delivery):
         self.slot = guarded.slot
         self.owner = job.id
         self.key, self.place = self.slot.run, ""
-        self._note = Note(key=self.slot.run)
+        self._note = Note(key=self.slot.run, after_outage=self.job.note.after_outage)
+        self._is_plain = guard_for(job.func, self.job.queue_class) is None
 
     @property
     def note(self) -> Note:
@@ -103,8 +104,10 @@ class _SlotDelivery(Delivery):
 
     def change(self, **facts: Any) -> None:
         self._note = self._note.with_(**facts)
-        # What travels with the job; the claim of its function can do with a higher one too.
-        self.job.note = self.job.note.with_(floor=max(self._note.floor, self.job.note.floor))
+        # What travels with the job is for the claim of its function too: that has not been asked for yet.
+        theirs = self.job.note
+        after_outage = self._note.after_outage or (theirs.after_outage and not self._is_plain)
+        self.job.note = theirs.with_(floor=max(self._note.floor, theirs.floor), after_outage=after_outage)
 
     def find_key(self, args: Any, kwargs: Any) -> None:
         pass

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from celery.exceptions import Ignore
 
-from taskguard import LeaseLostError, StaleFenceError, current_fence
+from taskguard import LeaseLostError, StaleFenceError, StoreUnavailableError, current_fence
 from taskguard.celery import install
+from taskguard.celery.guarding import guarding_of
 from taskguard.celery.message import PutBack, Skipped
 from taskguard.celery.scheduled import make_aware
-from taskguard.schedule import Slot
+from taskguard.schedule import Slot, claim_of
+from taskguard.store import Lease
 from tests.schedule.bench import every
 
 from .inprocess import deliver, guarded, ids, make_app, ours_of, sent, store_of
@@ -137,3 +139,39 @@ def test_a_plain_scheduled_job_that_lost_its_lease_waits_in_the_queue():
     [message] = sent(task.app)
     assert deliver(task, slot.job_id, 1, **ours_of(message)).info is None
     assert starts == [1, 2]
+
+
+# -- the store is away -----------------------------------------------------------------------------------------------
+
+
+def away(*args: Any, **options: Any) -> Any:
+    raise StoreUnavailableError("the store", "gone")
+
+
+@pytest.mark.parametrize("make", [make_task, make_plain])
+def test_the_next_delivery_of_a_scheduled_job_knows_of_the_outage(make, monkeypatch):
+    task, slot = make(lambda: None), every(3600).slot(AT)
+    guard = guarding_of(task.app).guard
+    guard.patience = 0.0
+    with monkeypatch.context() as patch:
+        patch.setattr(guard.store, "claim", away)
+        deliver_slot(task, slot)
+    [message] = sent(task.app)
+    assert message.headers["taskguard_after_outage"] is True
+    asked = []
+    begin = guard.begin
+    monkeypatch.setattr(guard, "begin", lambda *a, **o: asked.append(o["after_outage"]) or begin(*a, **o))
+    deliver(task, slot.job_id, 1, **ours_of(message))
+    assert task.app.ran == [1] and set(asked) == {True}
+
+
+@pytest.mark.parametrize("chosen", ["retry", "fail", "run_unguarded"])
+def test_the_store_goes_away_before_it_hears_that_a_slot_is_skipped(chosen, monkeypatch):
+    task = make_plain(lambda: None, taskguard_on_store_error=chosen)
+    entry = every(3600, overlap="skip")
+    store = guarding_of(task.app).guard.store
+    assert isinstance(store.claim(claim_of(entry.slot(AT).note(), "another", 60)), Lease)
+    slot = entry.slot(AT + 3_600_000_000)
+    monkeypatch.setattr(store, "release", away)
+    assert deliver_slot(task, slot).info.state == "IGNORED"
+    assert ids(sent(task.app)) == [slot.job_id] and not task.app.ran

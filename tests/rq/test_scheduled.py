@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
+from taskguard import StoreUnavailableError
+from taskguard.guard import Guard
+from taskguard.rq.guarding import guard_on
+from taskguard.schedule import claim_of
 from taskguard.store import Claim, Lease
+from taskguard.stores.redis import RedisStore
 from tests.rq import jobs
 from tests.rq.scene import Scene
 from tests.schedule.bench import every
@@ -83,3 +88,39 @@ def test_a_scheduled_job_whose_token_is_refused_gets_a_higher_one(scene: Scene, 
 
     assert scene.status(job) == "finished" and scene.runs == 2
     assert scene.entry_of(slot.run_key).how == "succeeded"
+
+
+# -- the store is away -----------------------------------------------------------------------------------------------
+
+
+def away(*args: Any, **options: Any) -> Any:
+    raise StoreUnavailableError("the store", "gone")
+
+
+@pytest.mark.parametrize("function", [jobs.job_, jobs.plain])
+def test_the_next_delivery_of_a_scheduled_job_knows_of_the_outage(
+    scene: Scene, function: Any, monkeypatch: pytest.MonkeyPatch
+):
+    slot = every(3600, scene.key).slot(AT)
+    job = scene.publish(slot, function, scene.key)
+    monkeypatch.setattr(guard_on(scene.connection, scene.queue.serializer), "patience", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(RedisStore, "claim", away)
+        scene.work(max_jobs=1)
+    assert scene.note(job).after_outage
+    asked, begin = [], Guard.begin
+    monkeypatch.setattr(Guard, "begin", lambda *a, **o: asked.append(o["after_outage"]) or begin(*a, **o))  # type: ignore[func-returns-value]
+    scene.work(max_jobs=1)
+
+    assert scene.status(job) == "finished" and set(asked) == {True}
+
+
+def test_the_store_goes_away_before_it_hears_that_a_slot_is_skipped(scene: Scene, monkeypatch: pytest.MonkeyPatch):
+    entry, guard = every(3600, scene.key, overlap="skip"), guard_on(scene.connection, scene.queue.serializer)
+    assert isinstance(guard.store.claim(claim_of(entry.slot(AT).note(), "another", 60)), Lease)
+    job = scene.publish(entry.slot(AT + 3_600_000_000), jobs.plain, scene.key)
+    monkeypatch.setattr(guard, "patience", 0.0)
+    monkeypatch.setattr(RedisStore, "release", away)
+    scene.work(max_jobs=1)
+
+    assert scene.status(job) == "queued" and scene.note(job).after_outage and scene.runs == 0
