@@ -10,7 +10,9 @@ from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore
 
 from taskguard.celery.delivery import Delivery
-from taskguard.errors import DuplicateTaskError, EarlierFailureError, OutcomeNotKeptError
+from taskguard.celery.result import failure_of
+from taskguard.errors import DuplicateTaskError, OutcomeNotKeptError
+from taskguard.outcomes import NotKept
 from taskguard.store import Completed
 
 ROUNDS_TO_ANSWER = 4
@@ -40,9 +42,7 @@ def answer(it: Delivery, done: Completed) -> Any:
     it.note_end(done.how)
     if done.how == "succeeded":
         return _value_of(it, done)
-    if done.outcome is None:
-        raise EarlierFailureError(done.key, done.owner, "what it failed with was not kept")
-    raise it.guarding.outcomes.exception(done.outcome)
+    raise failure_of(it.guarding.outcomes, done)
 
 
 def _let_it_be_answered(it: Delivery) -> None:
@@ -77,12 +77,16 @@ def _was_answered(it: Delivery, done: Completed) -> bool:
 
 
 def _value_of(it: Delivery, done: Completed) -> Any:
+    problem = "it was too large, or could not be written down"
     if done.outcome is not None:
-        return it.guarding.outcomes.decode(done.outcome)
+        try:
+            return it.guarding.outcomes.decode(done.outcome)
+        except NotKept as error:
+            problem = str(error)
     if it.message.ignores_result and not it.message.is_linked:
         return None
     if not isinstance(it.task.backend, DisabledBackend):
         meta = it.task.backend.get_task_meta(done.owner)
         if meta.get("status") == "SUCCESS":
             return meta["result"]
-    raise OutcomeNotKeptError(done.key, done.owner, "it was too large, or could not be written down")
+    raise OutcomeNotKeptError(done.key, done.owner, problem)

@@ -14,9 +14,9 @@ from typing import Any
 from celery._state import get_current_task
 
 from taskguard.celery.guarding import TaskGuard
+from taskguard.celery.result import failure_of
 from taskguard.errors import (
     DuplicateTaskError,
-    EarlierFailureError,
     LeaseLostError,
     OutcomeNotKeptError,
     StoreError,
@@ -26,6 +26,7 @@ from taskguard.errors import (
 from taskguard.guard import Guard, new_attempt
 from taskguard.interrupt import came_by_signal
 from taskguard.lone_fence import lone_fence
+from taskguard.outcomes import NotKept
 from taskguard.places import run_of
 from taskguard.policy import Policy
 from taskguard.store import Claimant, Completed, Ending, Held
@@ -173,11 +174,12 @@ class Item:
             raise WaitTimeoutError(*facts, round(waited, 1))
 
     def _stored(self, done: Completed) -> Any:
-        outcomes = self._guarded.guarding.outcomes
-        if done.how == "succeeded" and done.outcome is not None:
-            return outcomes.decode(done.outcome)
-        if done.how == "failed" and done.outcome is not None:
-            raise outcomes.exception(done.outcome)
+        outcomes, problem = self._guarded.guarding.outcomes, f"it was {done.how}"
         if done.how == "failed":
-            raise EarlierFailureError(done.key, done.owner, "what it failed with was not kept")
-        raise OutcomeNotKeptError(done.key, done.owner, f"it was {done.how}")
+            raise failure_of(outcomes, done)
+        if done.how == "succeeded" and done.outcome is not None:
+            try:
+                return outcomes.decode(done.outcome)
+            except NotKept as error:
+                problem = str(error)
+        raise OutcomeNotKeptError(done.key, done.owner, problem)

@@ -10,7 +10,7 @@ import logging
 import time
 from dataclasses import replace
 
-from taskguard.errors import DuplicateTaskError, PayloadMismatchError, WaitTimeoutError
+from taskguard.errors import ConfigurationError, DuplicateTaskError, PayloadMismatchError, WaitTimeoutError
 from taskguard.places import is_queued
 from taskguard.rq.clock import LONGEST_WAIT
 from taskguard.rq.delivery import Delivery, facts_of
@@ -131,10 +131,15 @@ class Obtaining:
 
     def _is_for_another_store(self) -> bool:
         it = self._it
-        if it.is_sync or not it.guarded.is_for_another_store(it.guard, it.note, it.job.connection):
+        if not it.guarded.is_for_another_store(it.guard, it.note, it.job.connection):
             return False
-        problem = "was called by a process that looks at another store than %r; give both the same store and namespace"
-        _logger.error(f"%s[%s] {problem}. The job waits", it.guarded.name, it.job.id, it.guard.store)
+        problem = (
+            f"{it.guarded.name}[{it.job.id}] was called by a process that looks at another store than "
+            f"{it.guard.store!r}; give both the same store and namespace"
+        )
+        if it.is_sync:
+            raise ConfigurationError(problem)  # nothing can be put back
+        _logger.error("%s. The job waits", problem)
         it.clock.stop()
         time.sleep(OTHER_STORE)
         return True
@@ -181,8 +186,10 @@ class Obtaining:
         twin = self._it.twin(held)
         if twin.is_gone:
             return self._it.waited + BEHIND  # to find that out took a while, and its place is free now
-        if twin.is_put_off or self._it.is_sync:
+        if twin.is_put_off:
             return -1.0  # its time has not come, and it claims anew when it has
+        if self._it.is_sync:
+            raise DuplicateTaskError(*facts_of(held))  # it cannot be waited for
         self._wait_no_longer_than_told(held)
         return BEHIND
 

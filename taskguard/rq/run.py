@@ -146,6 +146,11 @@ class Run:
             if work.is_own_loss(error):
                 floor = work.floor_after(error)
                 self.it.change(floor=max(floor, self.it.note.floor))
+                if self.it.is_sync:  # nothing can be put back
+                    self.is_settled = True
+                    if work.release_quietly():
+                        self.it.guard.raise_tokens(work.lease.key, floor, self.it.policy)
+                    raise
                 if self.it.has_job() and self._kept(work, keep_starts=not floor):
                     return self.it.put_back(None, str(error) if floor else "it lost its lease")
                 work.release_quietly()

@@ -6,10 +6,21 @@ import time
 from typing import Any
 
 import pytest
+from rq.serializers import DefaultSerializer
 
-from taskguard import DuplicateTaskError, PayloadMismatchError, StoreUnavailableError, WaitTimeoutError
+from taskguard import (
+    DuplicateTaskError,
+    OutcomeNotKeptError,
+    PayloadMismatchError,
+    StaleFenceError,
+    StoreUnavailableError,
+    WaitTimeoutError,
+    current_fence,
+)
+from taskguard.rq.outcomes import QueueOutcomes
+from taskguard.store import Ending
 
-from .inprocess import deliver, guarded, live, make_app, ours_of, sent
+from .inprocess import deliver, guarded, live, make_app, ours_of, sent, store_of
 
 
 def make_task(**options: Any) -> Any:
@@ -134,3 +145,43 @@ def test_an_idempotency_key_stands_for_one_task_only():
     charge.apply_async((5,), idempotency_key="order")
     with pytest.raises(PayloadMismatchError):
         refund.apply_async((5,), idempotency_key="order")
+
+
+# -- what cannot wait, and what cannot be read -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["running", "queued"])
+def test_a_call_that_runs_at_once_is_refused_if_another_job_has_the_key(state):
+    """Nothing can be put back. The job that is queued does the work."""
+    task = make_task()
+    twin = run_twin(task, task.taskguard.key(1), state=state)
+    assert isinstance(task.apply((1,)).result, DuplicateTaskError)
+    assert not task.app.ran and [entry.owner for entry in live(task.app)] == [twin.owner]
+
+
+def test_the_outcome_of_the_other_queue_that_cannot_be_read():
+    """RQ keeps what JSON would change as a pickle, and this app accepts none."""
+    task = make_task(on_done="reuse_success", keep_for=7200)
+    outcome = QueueOutcomes(DefaultSerializer).encode((1, 2))
+    twin = run_twin(task, task.taskguard.key(1))
+    assert store_of(task.app).complete(twin, Ending(how="succeeded", keep_for=60, outcome=outcome))
+    answered = task.delay(1)
+    assert answered.state == "SUCCESS"
+    with pytest.raises(OutcomeNotKeptError, match="does not accept"):
+        answered.get()
+    for answer in (deliver(task, "reader", 1), deliver(task.app.tasks["celery.map"], "map", task.s(), [1])):
+        assert isinstance(answer.retval.exception, OutcomeNotKeptError)
+    assert not task.app.ran
+
+
+def test_a_call_that_runs_at_once_and_whose_token_is_refused_raises_those_to_come():
+    app, mark = make_app(), 2**52
+
+    @guarded(app)
+    def write():
+        fence = current_fence()
+        if fence.token <= mark:
+            raise StaleFenceError(fence.key, fence.token, "row 1", mark)
+
+    assert isinstance(write.apply().result, StaleFenceError)
+    assert write.apply().state == "SUCCESS"

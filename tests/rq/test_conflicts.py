@@ -6,11 +6,11 @@ import time
 from typing import Any
 
 import pytest
-from rq import SimpleWorker
+from rq import Queue, SimpleWorker
 
-from taskguard import StoreUnavailableError
+from taskguard import OutcomeNotKeptError, StoreUnavailableError
 from taskguard.rq.owner import owner_of
-from taskguard.store import Lease
+from taskguard.store import Ending, Lease
 from taskguard.stores.redis import RedisStore
 from tests.rq import jobs
 from tests.rq.scene import Scene
@@ -141,3 +141,50 @@ def test_a_job_waits_for_another_one_no_longer_than_told(scene: Scene, monkeypat
     work_once(scene)
 
     assert scene.status(job) == "failed" and "WaitTimeoutError" in scene.failure(job)
+
+
+# -- what cannot wait, and what cannot be read -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["running", "queued"])
+def test_a_call_that_runs_at_once_is_refused_if_another_job_has_the_key(scene: Scene, state: str):
+    """Nothing can be put back. The job that is queued does the work."""
+    twin = run_twin(scene, "job_", state=state)
+    at_once = Queue("at-once", connection=scene.connection, is_async=False)
+    job = at_once.enqueue(jobs.job_, scene.key)
+
+    assert job.get_status() == "failed" and "DuplicateTaskError" in scene.failure(job)
+    assert scene.runs == 0 and [entry.owner for entry in scene.live()] == [twin.owner]
+
+
+def test_a_call_that_runs_at_once_asks_rq_whether_the_queued_job_will_run(scene: Scene):
+    queued = scene.call(value="queued")
+    at_once = Queue("at-once", connection=scene.connection, is_async=False)
+    assert at_once.enqueue(jobs.job_, scene.key).get_status() == "failed"
+    queued.delete()
+
+    assert at_once.enqueue(jobs.job_, scene.key).get_status() == "finished" and scene.runs == 1
+
+
+def test_the_outcome_of_the_other_queue_that_cannot_be_read(scene: Scene):
+    """Celery keeps it in the result serializer of its app, and RQ reads JSON and its own."""
+    twin = run_twin(scene, "reused_success")
+    ending = Ending(how="succeeded", keep_for=60, outcome=b"application/x-msgpack\nbinary\n\x93\x01\x02\x03")
+    assert jobs.job_.taskguard.guard(scene.connection).store.complete(twin, ending)
+    answered = scene.call("reused_success")
+    assert answered.get_status() == "finished"
+    with pytest.raises(OutcomeNotKeptError):
+        answered.return_value()
+    job = Queue(scene.queue.name, connection=scene.connection).enqueue(jobs.reused_success, scene.key)
+    scene.work()
+
+    assert scene.status(job) == "failed" and "OutcomeNotKeptError" in scene.failure(job) and scene.runs == 0
+
+
+def test_a_call_that_runs_at_once_and_whose_token_is_refused_raises_those_to_come(scene: Scene):
+    at_once = Queue("at-once", connection=scene.connection, is_async=False)
+    refused = at_once.enqueue(jobs.job_, scene.key, "be refused", None, 2**52)
+    assert refused.get_status() == "failed" and "StaleFenceError" in scene.failure(refused)
+    again = at_once.enqueue(jobs.job_, scene.key, "be refused", None, 2**52)
+
+    assert again.get_status() == "finished"
