@@ -65,7 +65,8 @@ class Admission:
         """What the job is enqueued with."""
         self._id = job_id
         self._owner = owner_of(job_id, repeats, run)
-        self._waits_for = guarded.settings.queued_for + delay if ttl is None else float(ttl)
+        waits_for = guarded.settings.queued_for + delay
+        self._waits_for = waits_for if ttl is None else min(waits_for, float(ttl))
         self._pending = pending
         """Claimed by this process, and enqueued when the caller executes its pipeline."""
         self._lease: Lease | None = None

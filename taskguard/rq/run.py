@@ -62,6 +62,8 @@ class Run:
         self.job = self.it.job
         self.guarded = guarded
         self.is_settled = False
+        self._is_untold = False
+        """The body has ended, and the store has not heard of it."""
 
     def __call__(self, args: Any, kwargs: Any) -> Any:
         if self.job.note.slot is not None and not self.job.is_in_slot:
@@ -207,7 +209,7 @@ class Run:
         return work.requeue(seconds, copy_for=seconds, keep_starts=keep_starts)
 
     def _settled(self, end: Callable[[], bool]) -> bool:
-        """Bring the end to the store; False if it is refused, as another run has begun."""
+        """Bring the end to the store; False if it is refused, as another run has begun, or cannot be told."""
         try:
             accepted = end()
             self.is_settled = True
@@ -216,7 +218,10 @@ class Run:
             _logger.error("%s[%s] has ended and the store cannot be told: %s", self.guarded.name, self.job.id, error)
             if self.guarded.settings.on_store_error == "run_unguarded":
                 return True
-            raise
+            if self.guarded.settings.on_store_error == "fail" or self.it.is_sync:
+                raise
+            self._is_untold = True
+            return False
 
     # -- the place in the queue ------------------------------------------------------------------------------------
 
@@ -261,6 +266,8 @@ class Run:
 
     def _lost(self, work: Work) -> Any:
         """This run was replaced. It has nothing to say about a job that somebody else has in hand."""
+        if self._is_untold and self.it.has_job():
+            return self.it.put_back(None, "the store cannot be told of its end")
         if self._is_left_to_us():
             return self.it.put_back(None, "it lost its lease")
         if self.it.has_our_worker:

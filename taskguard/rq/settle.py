@@ -83,7 +83,7 @@ class _Lost:
             for name in {self._place, self._run_of(owner)} - {""}:
                 self._job.note_end()
                 if end_queued(self._guard, self._policy, name, owner, self._ending):
-                    self._guard.tell("released", Claimant(name, owner, ""), detail=self._words)
+                    self._tell_end(Claimant(name, owner, ""))
 
     def _run_of(self, owner: str) -> str:
         if self._job.note.is_one_of_many:
@@ -105,8 +105,12 @@ class _Lost:
         else:
             done = store.release(claimant, self._ending)
         if done:
-            self._guard.tell("released", claimant, detail=self._words)
+            self._tell_end(claimant)
             if self._place and self._place != claimant.key:
                 free = Ending(keep_for=self._policy.keep)
                 store.release(Claimant(self._place, claimant.owner, ""), free, anyway=True)
         return done
+
+    def _tell_end(self, claimant: Claimant) -> None:
+        how = self._ending.how
+        self._guard.tell("failed" if how == "failed" else "released", claimant, detail=f"{how}; {self._words}")

@@ -198,7 +198,8 @@ def settle_slot(job: Job, attempt: str, *, is_stopped: bool) -> bool:
     if slot is None:
         return False
     assert isinstance(job, NotedJob)
-    guard = _SlotGuard(job, slot).guard(job.connection, job.serializer)
+    guarded = _SlotGuard(job, slot)
+    guard = guarded.guard(job.connection, job.serializer)
     following = next_owner(job, job.id)
     owners = [job.id, following] if following else [job.id]
     ending = Ending(how="revoked" if is_stopped else "failed", keep_for=slot.keep_for)
@@ -209,7 +210,7 @@ def settle_slot(job: Job, attempt: str, *, is_stopped: bool) -> bool:
             if not is_retried:
                 end_queued(guard, Policy.trusted(keep_for=slot.keep_for), slot.run, owner, ending)
         elif is_retried:
-            seconds = 86400.0 + job.get_retry_interval()
+            seconds = guarded.settings.queued_for + job.get_retry_interval()
             if guard.store.requeue(claimant, seconds, copy_for=seconds, keep_starts=True):
                 return False
         else:

@@ -129,6 +129,13 @@ def test_a_job_waits_for_another_one_no_longer_than_told(monkeypatch, state):
     assert isinstance(answer.retval.exception, WaitTimeoutError)
 
 
+@pytest.mark.parametrize(("expires", "held_for"), [(10 * 86400, 86400), (40, 40)])
+def test_a_place_is_held_no_longer_than_queued_for_and_than_the_job_lasts(expires, held_for):
+    task = make_task()
+    task.apply_async((1,), expires=expires)
+    assert task.taskguard.get(1).remaining == pytest.approx(held_for, abs=5)
+
+
 # -- a caller's own key ----------------------------------------------------------------------------------------------
 
 

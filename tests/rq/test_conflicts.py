@@ -9,6 +9,9 @@ import pytest
 from rq import Queue, SimpleWorker
 
 from taskguard import OutcomeNotKeptError, StoreUnavailableError
+from taskguard.rq import GuardedQueue
+from taskguard.rq.admission import Admission
+from taskguard.rq.guarding import JobGuard
 from taskguard.rq.owner import owner_of
 from taskguard.store import Ending, Lease
 from taskguard.stores.redis import RedisStore
@@ -143,6 +146,13 @@ def test_a_job_waits_for_another_one_no_longer_than_told(scene: Scene, monkeypat
     assert scene.status(job) == "failed" and "WaitTimeoutError" in scene.failure(job)
 
 
+@pytest.mark.parametrize(("ttl", "held_for"), [(10 * 86400, 86400), (40, 40)])
+def test_a_place_is_held_no_longer_than_queued_for_and_than_the_job_lasts(scene: Scene, ttl: int, held_for: int):
+    scene.call(ttl=ttl)
+
+    assert scene.entry().remaining == pytest.approx(held_for, abs=5)
+
+
 # -- what cannot wait, and what cannot be read -----------------------------------------------------------------------
 
 
@@ -188,3 +198,22 @@ def test_a_call_that_runs_at_once_and_whose_token_is_refused_raises_those_to_com
     again = at_once.enqueue(jobs.job_, scene.key, "be refused", None, 2**52)
 
     assert again.get_status() == "finished"
+
+
+def test_a_call_that_runs_at_once_refuses_the_job_of_another_store(scene: Scene, monkeypatch: pytest.MonkeyPatch):
+    """A worker puts it back; here nothing can be."""
+    at_once = GuardedQueue("at-once", connection=scene.connection, is_async=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(JobGuard, "store_name", lambda *args: "own:elsewhere")
+        job = at_once.create_job(jobs.job_, (scene.key,))
+        carried = Admission.ask
+
+        def ask(admission: Any) -> Any:
+            answer = carried(admission)
+            patch.undo()
+            return answer
+
+        patch.setattr(Admission, "ask", ask)
+        at_once.enqueue_job(job)
+
+    assert job.get_status() == "failed" and "ConfigurationError" in scene.failure(job) and scene.runs == 0
