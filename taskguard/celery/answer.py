@@ -11,7 +11,9 @@ from celery.exceptions import Ignore, TaskRevokedError
 
 from taskguard.celery.delivery import Delivery
 from taskguard.celery.headers import Headers
-from taskguard.errors import DuplicateTaskError, EarlierFailureError, OutcomeNotKeptError, StoreError
+from taskguard.celery.result import failure_of
+from taskguard.errors import DuplicateTaskError, OutcomeNotKeptError, StoreError
+from taskguard.outcomes import NotKept
 from taskguard.places import job_of
 from taskguard.store import Claimant, Completed, Held
 
@@ -45,9 +47,7 @@ def answer(it: Delivery, done: Completed) -> Any:
     it.note_end(done.how)
     if done.how == "succeeded":
         return _value_of(it, done)
-    if done.outcome is None:
-        raise EarlierFailureError(done.key, done.owner, "what it failed with was not kept")
-    raise it.guarding.outcomes.exception(done.outcome)
+    raise failure_of(it.guarding.outcomes, done)
 
 
 def claimant_of_call(headers: Headers, attempt: str) -> Claimant:
@@ -113,12 +113,16 @@ def _was_answered(it: Delivery, done: Completed) -> bool:
 
 
 def _value_of(it: Delivery, done: Completed) -> Any:
+    problem = "it was too large, or could not be written down"
     if done.outcome is not None:
-        return it.guarding.outcomes.decode(done.outcome)
+        try:
+            return it.guarding.outcomes.decode(done.outcome)
+        except NotKept as error:
+            problem = str(error)
     if it.message.ignores_result and not it.message.is_linked:
         return None
     if not isinstance(it.task.backend, DisabledBackend):
         meta = it.task.backend.get_task_meta(done.owner)
         if meta.get("status") == "SUCCESS":
             return meta["result"]
-    raise OutcomeNotKeptError(done.key, done.owner, "it was too large, or could not be written down")
+    raise OutcomeNotKeptError(done.key, done.owner, problem)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
@@ -17,7 +16,7 @@ from taskguard.interrupt import came_by_signal
 from taskguard.places import job_of, next_of, place_of, run_of
 from taskguard.policy import Policy
 from taskguard.schedule import Note
-from taskguard.store import Claim, Claimant, Ending, How
+from taskguard.store import Claimant, Ending, How
 
 ENDED = "_taskguard_ended"
 """On the request of a job whose end is in the store: how it ended."""
@@ -32,8 +31,8 @@ def running() -> Delivery | None:
 
 
 class Delivery:
-    claim: Claim
-    """What the store was last asked for."""
+    claim: Claimant
+    """This delivery, as the store knows it: what it was last asked for."""
 
     def __init__(self, task: Any, request: Any) -> None:
         self.task = task
@@ -44,8 +43,8 @@ class Delivery:
         self.message = Message(task, request)
         self.request = request
         self.id = self.message.id
-        self.attempt: str = getattr(request, ATTEMPT, "")
-        """Made by the worker's parent process; an eager call has none."""
+        self.attempt: str = getattr(request, ATTEMPT, "") or new_attempt()
+        """Made by the worker's parent process; an eager call has none of its own."""
         self.scheduled = Note.of(self.message.headers.slot)
         """What a scheduled job is for; None for any other."""
         self.held_back: list[Call] = []
@@ -68,6 +67,7 @@ class Delivery:
         self.name = run_of(self.policy, self.key, headers.join or self.id)
         if self.scheduled is not None and self.scheduled.overlap == "allow_all":
             self.name = job_of(self.key, self.id)
+        self.claim = Claimant(self.name, self.id, self.attempt)
 
     def known_by(self) -> tuple[str, str]:
         """What makes two runs the same work: for others, and for `fence.once`."""
@@ -116,8 +116,6 @@ class Delivery:
         return self.guarding.app.AsyncResult(self.id)
 
     def put_back(self, why: str, *, within: float = float("inf")) -> NoReturn:
-        if not self.message.headers.since:
-            self.change(since=time.time())
         self.message.put_back(f"{self.key}: {why}", longest=self.guarding.longest_delay, within=within)
 
     def free_place(self) -> None:
@@ -131,15 +129,18 @@ class Delivery:
             _logger.warning("the place of %s[%s] is not free yet: %s", self.task.name, self.id, error)
 
     def leave_receipt(self, how: How, outcome: bytes | None) -> None:
-        """This job has ended without a lease: a leftover copy of it must find that out."""
+        """This job ends here, whether it has a lease or not: a leftover copy of it must find that out."""
         ending = Ending(how=how, keep_for=self.policy.keep, outcome=outcome)
+        store = self.guard.store
         try:
-            self.guard.store.release(self.claim, ending, anyway=True)
+            if how == "failed" and self.policy.on_done == "reuse" and store.complete(self.claim, ending):
+                return  # it had one
+            store.release(self.claim, ending, anyway=True)
         except StoreError as error:
             _logger.warning("the end of %s[%s] is not written down: %s", self.task.name, self.id, error)
 
     def leave_failure(self, error: BaseException) -> None:
-        """This job has failed without a lease."""
+        """This job has failed, and its body was not what failed."""
         try:
             outcome = self.guarding.outcomes.encode_error(error)
         except Exception as why:  # it is too long, say: it has failed all the same

@@ -61,6 +61,8 @@ def settled(it: Delivery, end: Callable[[], bool]) -> bool:
 
 def requeue(it: Delivery, work: Work, call: Call | None = None, *, copy: str = "", keep_starts: bool = False) -> bool:
     """The job will come again: by *call*, or by the message that is there."""
+    if it.claim.key != it.name:
+        return work.release()  # it ran beside another one, and the next run has an entry of its own
     settings, zone = it.guarding.settings, it.guarding.zone
     delay = 0.0 if call is None else call.delay(zone)
     seconds = settings.queued_for + delay

@@ -29,9 +29,7 @@ def go_on_elsewhere(it: Delivery, work: Work) -> None:
             # the body runs again and publishes the same id again, which is recognised.
             _send(it, it.guarding.app.send_task, call)
     headers = it.message.headers.as_new().with_(copy=new_attempt())
-    if same and it.claim.key != it.name:
-        settled(it, work.release)  # it ran beside another one, and the next run has an entry of its own
-    elif same:
+    if same:
         # By name: an older copy of the message would start it at once, and not know which retry it is.
         settled(it, lambda: requeue(it, work, same[0], copy=headers.copy))
     elif it.request.is_eager or it.replaced_by_itself:

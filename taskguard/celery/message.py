@@ -23,6 +23,14 @@ PAUSE_WITHOUT_BROKER = 1.0
 _logger = logging.getLogger("taskguard")
 
 
+class PutBack(Ignore):  # type: ignore[misc]
+    """This delivery ends, and the job does not: its message was published again, under the same id."""
+
+
+class Skipped(Ignore):  # type: ignore[misc]
+    """A scheduled job ends here: another one has the key, and nobody waits for it."""
+
+
 def _shortest_delay(app: Celery) -> float:
     """Celery lets RabbitMQ itself delay what it sends beside quorum queues: by whole seconds, and it refuses less."""
     queues = list(app.amqp.queues.values())
@@ -64,7 +72,7 @@ class Message:
         The delay grows from round to round up to *longest*, and is not longer than *within*, when there may be news.
         """
         self.publish_again(longest=longest, within=within)
-        raise Ignore(f"put back: {why}")
+        raise PutBack(f"put back: {why}")
 
     def publish_again(self, *, longest: float, within: float = float("inf")) -> None:
         self.headers = self.headers.with_(id=self.id, rounds=self.headers.rounds + 1)

@@ -15,6 +15,7 @@ from typing import NoReturn
 from celery.exceptions import Ignore
 
 from taskguard.celery.delivery import Delivery
+from taskguard.celery.message import PutBack, Skipped
 from taskguard.errors import (
     ConfigurationError,
     DuplicateTaskError,
@@ -35,6 +36,9 @@ _logger = logging.getLogger("taskguard")
 
 
 class Obtaining:
+    _asked: Claim
+    """The last question."""
+
     def __init__(self, delivery: Delivery) -> None:
         self._it = delivery
 
@@ -73,7 +77,7 @@ class Obtaining:
 
     def _begin(self, claim: Claim) -> Work | Held | Completed:
         it = self._it
-        it.claim = claim
+        self._asked = it.claim = claim
         idempotency_key, effect = it.known_by()
         answer = it.guard.begin(
             claim,
@@ -90,14 +94,14 @@ class Obtaining:
             return answer
         headers = it.message.headers
         if headers.idempotency_key and answer.payload and headers.payload != answer.payload:
-            raise PayloadMismatchError(answer.key, answer.owner)
+            self._refuse(PayloadMismatchError(answer.key, answer.owner))
         return answer
 
     def _beside(self) -> Work | Held | Completed:
         """For a body that runs whoever holds the key (`enforce=False`): it has a fence of its own."""
         it = self._it
-        attempt = it.attempt or new_attempt()
-        return self._begin(it.guard.new_claim(f"{it.key}:beside:{attempt}", it.id, it.policy, attempt=attempt))
+        name, floor = f"{it.key}:beside:{it.attempt}", it.message.headers.floor
+        return self._begin(it.guard.new_claim(name, it.id, it.policy, attempt=it.attempt, floor=floor))
 
     def _ends_at_once(self) -> bool:
         """Whether this job is over if another one is running: it is told in the same step that finds it out."""
@@ -139,12 +143,13 @@ class Obtaining:
         if held.state == "queued":
             headers = it.message.headers
             if headers.heir == held.owner and headers.rounds >= HEIR_WAITS:
-                return self._begin(replace(it.claim, replace_queued=True))
+                return self._begin(replace(self._asked, replace_queued=True))
             self._wait_no_longer_than_told(held)
             self._give_way(held)
         conflict = it.conflict
         if conflict == "raise":
-            it.note_end("skipped")
+            it.free_place()
+            it.note_end("skipped")  # its receipt came with the answer
             raise DuplicateTaskError(*self._facts_of(held))
         return self._skip(held) if conflict == "skip" else self._wait(held)
 
@@ -161,15 +166,15 @@ class Obtaining:
         if not it.message.headers.copy:
             # A message is given a name when it first needs one, which is seldom.
             it.change(copy=new_attempt())
-            return self._begin(replace(it.claim, copy=it.message.headers.copy))
+            return self._begin(replace(self._asked, copy=it.message.headers.copy))
         if not held.publish:
             raise Ignore(f"{it.key}: {it.id} is running, and another copy of it waits")
         longest = it.guarding.longest_delay
         it.message.publish_again(longest=longest, within=held.remaining)
         # Named only now: a copy that was named and never published would let all others be dropped.
-        answer = self._begin(replace(it.claim, copy_for=2 * longest + 10, stamp=held.stamp))
+        answer = self._begin(replace(self._asked, copy_for=2 * longest + 10, stamp=held.stamp))
         if isinstance(answer, Held):
-            raise Ignore(f"put back: {it.id} is running elsewhere")
+            raise PutBack(f"put back: {it.id} is running elsewhere")
         return answer
 
     def _give_way(self, held: Held) -> NoReturn:
@@ -193,11 +198,13 @@ class Obtaining:
 
     def _skip(self, held: Held) -> NoReturn:
         it = self._it
-        if not it.is_awaited:
-            if it.scheduled is not None:
-                slot = Claimant(it.scheduled.schedule, it.id, "")
-                it.guard.tell("slot_skipped", slot, holder=held.owner, state=held.state, since=held.since)
-            raise Ignore(f"{it.key}: skipped, {held.owner} is running it")  # its receipt came with the answer
+        if not it.is_awaited:  # its receipt came with the answer
+            words = f"{it.key}: skipped, {held.owner} is running it"
+            if it.scheduled is None:
+                raise Ignore(words)
+            slot = Claimant(it.scheduled.schedule, it.id, "")
+            it.guard.tell("slot_skipped", slot, holder=held.owner, state=held.state, since=held.since)
+            raise Skipped(words)
         it.change(join=held.owner)
         it.put_back(f"it joins {held.owner}", within=held.remaining)
 
@@ -206,10 +213,16 @@ class Obtaining:
         self._it.put_back(f"it waits for {held.owner}", within=held.remaining)
 
     def _wait_no_longer_than_told(self, held: Held) -> None:
-        it = self._it
-        waited = time.time() - (it.message.headers.since or time.time())
+        """Counted from when it first met another job: neither an outage nor its own other run is one."""
+        it, now = self._it, time.time()
+        if not it.message.headers.since:
+            it.change(since=now)
+        waited = now - it.message.headers.since
         if it.policy.on_conflict.run == "wait" and waited > it.policy.wait_up_to:
-            error = WaitTimeoutError(*self._facts_of(held), round(waited, 1))
-            it.free_place()
-            it.leave_failure(error)
-            raise error
+            self._refuse(WaitTimeoutError(*self._facts_of(held), round(waited, 1)))
+
+    def _refuse(self, error: Exception) -> NoReturn:
+        """The job fails here, and its body never began."""
+        self._it.free_place()
+        self._it.leave_failure(error)
+        raise error

@@ -7,7 +7,7 @@ from typing import Any
 from weakref import proxy
 
 from celery import Celery
-from kombu.exceptions import EncodeError
+from kombu.exceptions import ContentDisallowed, DecodeError, EncodeError
 from kombu.serialization import dumps, loads
 
 from taskguard.outcomes import NotKept, small_enough
@@ -41,8 +41,12 @@ class AppOutcomes:
         return small_enough(f"{content_type}\n{encoding}\n".encode() + body)
 
     def decode(self, outcome: bytes) -> Any:
+        """`NotKept` if the app does not accept the serializer: RQ may have kept it, where the two share their keys."""
         content_type, encoding, payload = outcome.split(b"\n", 2)
-        return loads(payload, content_type.decode(), encoding.decode(), accept=self._app.backend.accept)
+        try:
+            return loads(payload, content_type.decode(), encoding.decode(), accept=self._app.backend.accept)
+        except (ContentDisallowed, DecodeError) as error:
+            raise NotKept(f"it was kept in a form that this app does not accept ({error})") from error
 
     def encode_error(self, error: BaseException) -> bytes:
         return self.encode(self._app.backend.prepare_exception(error, self._serializer))

@@ -23,6 +23,7 @@ from taskguard.celery.inprocess import BodyInThisProcess
 from taskguard.celery.obtaining import Obtaining
 from taskguard.errors import KeyArgumentError, StoreError, StoreUnavailableError, TooManyStartsError
 from taskguard.guard import new_attempt
+from taskguard.interrupt import came_by_signal
 from taskguard.lone_fence import lone_fence
 from taskguard.places import is_queued
 from taskguard.store import Claimant, Completed, Ending, Entry
@@ -35,11 +36,22 @@ class Run:
     def __init__(self, task: Any, request: Any, body: Callable[..., Any]) -> None:
         self.it = Delivery(task, request)
         self.body = body
+        self._settled: BaseException | None = None
+        """What left the body, once the store knows of it."""
 
     def __call__(self, args: Any, kwargs: Any) -> Any:
-        it = self.it
         if not self._finds_key(args, kwargs):
             return self.body(*args, **kwargs)  # which says so itself, and nothing of us is in its traceback
+        try:
+            return self._deliver(args, kwargs)
+        except Exception as error:
+            # Its time limit, say, which can come at any point of all this. Nothing is known of what it interrupted.
+            if error is not self._settled and came_by_signal(error):
+                self._cut_off(error)
+            raise
+
+    def _deliver(self, args: Any, kwargs: Any) -> Any:
+        it = self.it
         try:
             found = Obtaining(it)()
         except StoreError as error:
@@ -68,6 +80,15 @@ class Run:
         it.find_key(args, kwargs)
         ending = Ending(how="revoked", keep_for=it.policy.keep)
         it.guard.store.release(Claimant(it.name, it.id, new_attempt()), ending, anyway=True)
+        it.free_place()
+
+    def _cut_off(self, error: Exception) -> None:
+        """Celery takes *error* for the end of the job: whatever it holds by now is freed, and no copy of it runs."""
+        it = self.it
+        if it.is_cancelled_by(error):
+            it.leave_receipt("revoked", None)
+        else:
+            it.leave_failure(error)
         it.free_place()
 
     # -- the body --------------------------------------------------------------------------------------------------
@@ -106,18 +127,8 @@ class Run:
             go_on_elsewhere(it, work)
             raise
         except Exception as error:
-            failure = error
-            if it.is_cancelled_by(failure):
-                settled(it, lambda: work.release("revoked"))
-                raise
-            if work.is_own_loss(failure):
-                self._lost(work, failure)
-                raise
-            if it.held_back:  # it failed after it had asked for a retry: that is on its way, as without a guard
-                go_on_elsewhere(it, work)
-                raise
-            settled(it, lambda: work.fail(failure))
-            it.note_end("failed")
+            self._fail(work, error)
+            self._settled = error
             raise
         if it.held_back:  # a retry that was not thrown
             go_on_elsewhere(it, work)
@@ -127,6 +138,18 @@ class Run:
         it.note_end("succeeded")
         return value
 
+    def _fail(self, work: Work, error: Exception) -> None:
+        it = self.it
+        if it.is_cancelled_by(error):
+            settled(it, lambda: work.release("revoked"))
+        elif work.is_own_loss(error):
+            self._lost(work, error)
+        elif it.held_back:  # it failed after it had asked for a retry: that is on its way, as without a guard
+            go_on_elsewhere(it, work)
+        else:
+            settled(it, lambda: work.fail(error))
+            it.note_end("failed")
+
     def _tell_started(self) -> None:
         it = self.it
         if it.task.taskguard_tracks_start and not it.message.ignores_result and not it.request.is_eager:
@@ -134,6 +157,8 @@ class Run:
             try:
                 it.task.backend.store_result(it.id, started, "STARTED", request=it.request)
             except Exception as error:  # whatever the backend's driver raises: it is only a notice
+                if came_by_signal(error):
+                    raise
                 _logger.warning("%s[%s] has started, and its state is not told: %s", it.task.name, it.id, error)
 
     # -- the place in the queue ------------------------------------------------------------------------------------
@@ -174,6 +199,7 @@ class Run:
             if work.release_quietly():
                 it.guard.raise_tokens(it.claim.key, it.message.headers.floor, it.policy)
             return
+        work.patience = 0.0  # its body has not ended: should the store be silent, the next delivery asks
         with suppress(StoreError):  # if nobody has it by now, that was one of its starts, or its token too low
             requeue(it, work, keep_starts=not refused)
         it.put_back(str(error) if refused else "it lost its lease")

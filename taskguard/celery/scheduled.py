@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 from celery.app.task import Task
 from celery.exceptions import Ignore, Reject, Retry
@@ -24,9 +25,10 @@ from celery.utils.time import maybe_make_aware
 from taskguard.celery.guarding import Guarding, guarding_of, is_installed
 from taskguard.celery.headers import ATTEMPT, SLOT, Headers
 from taskguard.celery.inprocess import BodyInThisProcess
-from taskguard.celery.message import Message
+from taskguard.celery.message import Message, PutBack, Skipped
 from taskguard.errors import StoreError, StoreUnavailableError
 from taskguard.guard import new_attempt
+from taskguard.interrupt import came_by_signal
 from taskguard.policy import Policy
 from taskguard.schedule import Note, claim_of, gives_up
 from taskguard.store import Claimant, Completed, Ending, Held, How
@@ -75,9 +77,21 @@ class SlotRun:
         # A run whose end may not be told is not taken for dead: it would run again. And of a retry schedulers do not
         # have the message.
         kept = bool(task.acks_late) and self._guarding.settings.patience_at_the_end > 0 and not task.request.retries
-        self._claim = claim_of(note, self._id, self._policy.lease, attempt, kept=kept)
+        claim = claim_of(note, self._id, self._policy.lease, attempt, kept=kept)
+        self._claim = replace(claim, floor=self._message.headers.floor)
+        self._settled: BaseException | None = None
+        """What left the body, once the store knows of it."""
 
     def __call__(self, body: Callable[[], Any], free_own_key: Callable[[], None] | None = None) -> Any:
+        try:
+            return self._deliver(body, free_own_key)
+        except Exception as error:
+            # Its time limit, say, which can come at any point of all this. Nothing is known of what it interrupted.
+            if error is not self._settled and came_by_signal(error):
+                self._cut_off(free_own_key)
+            raise
+
+    def _deliver(self, body: Callable[[], Any], free_own_key: Callable[[], None] | None) -> Any:
         try:
             answer = self._ask()
         except StoreError as error:
@@ -96,6 +110,15 @@ class SlotRun:
         if isinstance(answer, Completed):
             raise Ignore(f"slot {self._note.key} has {answer.how} before")
         return self._held(answer)
+
+    def _cut_off(self, free_own_key: Callable[[], None] | None) -> None:
+        """Celery takes an error for the end of the job: whatever it holds by now is freed, and no copy of it runs."""
+        try:
+            leave_end(self._guarding, self._note, self._id, "failed", self._claim.attempt)
+            if free_own_key is not None:
+                free_own_key()
+        except (StoreError, TypeError) as error:  # arguments that do not fit have no key
+            self._warn(error)
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
@@ -121,14 +144,18 @@ class SlotRun:
             time.sleep(pause)
         raise AssertionError("pauses never end")
 
-    def _held(self, held: Held) -> Any:
-        if gives_up(self._note, held, self._claim, self._guard.store):
+    def _held(self, held: Held) -> NoReturn:
+        try:
+            is_over = gives_up(self._note, held, self._claim, self._guard.store)
+        except StoreUnavailableError:  # whatever the app says of that: another run has the slot
+            self._put_back_after_outage()
+        if is_over:
             facts = {"holder": held.owner, "state": held.state, "since": held.since}
             self._guard.tell("slot_skipped", Claimant(self._note.schedule, self._id, ""), **facts)
             raise Ignore(f"slot {self._note.key} is skipped, {held.owner} is {held.state}")
-        return self._put_back(f"{held.owner} is {held.state}", within=held.remaining)
+        self._put_back(f"{held.owner} is {held.state}", within=held.remaining)
 
-    def _put_back(self, why: str, *, within: float = float("inf")) -> Any:
+    def _put_back(self, why: str, *, within: float = float("inf")) -> NoReturn:
         self._message.put_back(f"{self._note.key}: {why}", longest=self._guarding.longest_delay, within=within)
 
     def _without_store(self, error: StoreError, body: Callable[[], Any]) -> Any:
@@ -137,14 +164,17 @@ class SlotRun:
             return body()  # a guarded task asks by itself
         if what == "fail" or not isinstance(error, StoreUnavailableError):
             raise error
+        return self._put_back_after_outage()
+
+    def _put_back_after_outage(self) -> NoReturn:
         self._message.headers = self._message.headers.with_(after_outage=True)
-        return self._put_back("the store does not answer")
+        self._put_back("the store does not answer")
 
     def _free(self, own_key: Callable[[], None]) -> None:
         try:
             own_key()
         except StoreError:
-            self._put_back("the store does not answer")
+            self._put_back_after_outage()
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -155,18 +185,28 @@ class SlotRun:
             with work:
                 value = body()
         except (Retry, Ignore, Reject) as way_out:
-            how: How = "rejected" if isinstance(way_out, Reject) else "ignored"
-            self._end(work, how, way_out if self._goes_on(way_out) else None)
+            self._end(work, _end_of(way_out), way_out if self._goes_on(way_out) else None)
             raise
         except Exception as error:
             if work.is_own_loss(error):
                 if self._own_key:
                     raise Ignore(f"slot {self._note.key} is cancelled") from error  # and its own key is free
-                self._put_back("it lost its lease")
+                self._lost(work, error)
             self._end(work, "failed")
+            self._settled = error
             raise
         self._end(work, "succeeded")
         return value
+
+    def _lost(self, work: Work, error: Exception) -> NoReturn:
+        """Put it back. If a resource refused its token, the next one is higher; else that was one of its starts."""
+        floor = work.floor_after(error)
+        headers, settings = self._message.headers, self._guarding.settings
+        self._message.headers = headers.with_(floor=max(floor, headers.floor))
+        work.patience = 0.0  # its body has not ended: should the store be silent, the next delivery asks
+        with suppress(StoreError):
+            work.requeue(settings.queued_for, copy_for=settings.republish_after, keep_starts=not floor)
+        self._put_back(str(error) if floor else "it lost its lease")
 
     def _end(self, work: Work, how: How, goes_on: BaseException | None = None) -> None:
         settings = self._guarding.settings
@@ -187,10 +227,10 @@ class SlotRun:
         try:
             return body()
         except (Retry, Ignore, Reject) as way_out:
-            how = "released" if self._goes_on(way_out) else "ignored"
+            how = "released" if self._goes_on(way_out) else _end_of(way_out)
             raise
-        except Exception:
-            how = "failed"
+        except Exception as error:
+            how, self._settled = "failed", error
             raise
         finally:
             if how != "released":
@@ -202,14 +242,20 @@ class SlotRun:
         except StoreError as error:
             self._warn(error)
 
-    def _warn(self, error: StoreError) -> None:
+    def _warn(self, error: Exception) -> None:
         _logger.warning("the end of %s[%s] is not told to its schedule: %s", self._task.name, self._id, error)
 
     def _goes_on(self, way_out: BaseException) -> bool:
         """Whether the job will come again under its own id."""
         if isinstance(way_out, Reject):
             return bool(way_out.requeue and self._task.acks_late)  # else the broker has no message to put back
-        return isinstance(way_out, Retry) or str(way_out).startswith("put back")
+        return isinstance(way_out, (Retry, PutBack))
+
+
+def _end_of(way_out: BaseException) -> How:
+    if isinstance(way_out, Reject):
+        return "rejected"
+    return "skipped" if isinstance(way_out, Skipped) else "ignored"
 
 
 def _delay_of(way_out: BaseException) -> float:

@@ -66,7 +66,8 @@ class Admission:
         """What the job is enqueued with."""
         self._id = job_id
         self._owner = owner_of(job_id, repeats, run)
-        self._waits_for = min(LONGEST, guarded.settings.queued_for + delay if ttl is None else float(ttl))
+        waits_for = min(LONGEST, guarded.settings.queued_for + delay)
+        self._waits_for = waits_for if ttl is None else min(waits_for, float(ttl))
         self._pending = pending
         """Claimed by this process, and enqueued when the caller executes its pipeline."""
         self._lease: Lease | None = None
@@ -116,7 +117,7 @@ class Admission:
     def _find_key(self) -> None:
         keys, (args, kwargs), given = self._guarded.keys, self._call, self.note.idempotency_key
         key = keys.explicit(given) if given else keys(args, kwargs)
-        payload = keys.payload(args, kwargs) if given else self._guarded.likeness(args, kwargs)
+        payload = self._guarded.payload(args, kwargs) if given else self._guarded.likeness(args, kwargs)
         self.note = self.note.with_(key=key, payload=payload)
         self.info = CallInfo(key, self._id)
 
@@ -137,9 +138,9 @@ class Admission:
                 self._lease = answer
                 self._pending[self._owner] = None
                 return None
-            self._compare_payload(answer)
             if not self._policy.enforce:
                 return None
+            self._compare_payload(answer)
             if isinstance(answer, Completed):
                 return self._done(answer)
             held = answer

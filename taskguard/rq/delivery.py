@@ -13,9 +13,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq.job import Job, JobStatus
 
 from taskguard.clocks import since_boot
-from taskguard.errors import DuplicateTaskError, StoreError
+from taskguard.errors import DuplicateTaskError, StoreError, WaitTimeoutError
 from taskguard.guard import Guard, new_attempt
-from taskguard.places import next_of, place_of, run_of
+from taskguard.places import job_of, next_of, place_of, run_of
 from taskguard.policy import Policy
 from taskguard.rq.clock import JobClock
 from taskguard.rq.guarding import JobGuard
@@ -62,7 +62,7 @@ class Delivery:
         if not note.key:
             keys, given = self.guarded.keys, note.idempotency_key
             key = keys.explicit(given) if given else keys(args, kwargs)
-            payload = keys.payload(args, kwargs) if given else self.guarded.likeness(args, kwargs)
+            payload = self.guarded.payload(args, kwargs) if given else self.guarded.likeness(args, kwargs)
             self.change(key=key, payload=payload)
         self.key = self.note.key
         self.arguments = self.guarded.arguments(args, kwargs)
@@ -99,6 +99,8 @@ class Delivery:
     @property
     def name(self) -> str:
         """The entry of this run."""
+        if self.note.is_one_of_many:
+            return job_of(self.key, self.owner)
         return run_of(self.policy, self.key, self.note.join or self.owner)
 
     @property
@@ -187,6 +189,20 @@ class Delivery:
             self.guard.store.release(claimant, Ending(keep_for=self.policy.keep), anyway=True)
         except StoreError as error:  # whoever finds the place taken by a job that has ended takes it
             _logger.warning("the place of %s[%s] is not free yet: %s", self.guarded.name, self.job.id, error)
+
+    def leave_refusal(self, error: Exception) -> None:
+        """The job fails here, and its body never began. Unless RQ retries it, no copy of it is to run."""
+        if self.job.should_retry:
+            return
+        self.note_end()
+        # A twin that was met ends it with nothing: whoever joined this job asks for itself.
+        is_twin = isinstance(error, DuplicateTaskError) and not isinstance(error, WaitTimeoutError)
+        outcome = None if is_twin else self.guard.outcomes.encode_error(error)
+        ending = Ending(how="skipped" if is_twin else "failed", keep_for=self.policy.keep, outcome=outcome)
+        try:
+            self.guard.store.release(Claimant(self.name, self.owner, self.attempt), ending, anyway=True)
+        except StoreError as why:
+            _logger.warning("the end of %s[%s] is not written down: %s", self.guarded.name, self.job.id, why)
 
     def forget_waiting(self) -> None:
         """Should RQ run it again, it waits for nobody yet."""

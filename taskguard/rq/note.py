@@ -44,6 +44,11 @@ class Note:
     slot: Mapping[str, Any] | None = None
     """For a scheduled job: the note of its slot; see `slot.py`."""
 
+    @property
+    def is_one_of_many(self) -> bool:
+        """Whether it is of a schedule whose runs keep no other out: then it has an entry of its own."""
+        return (self.slot or {}).get("overlap") == "allow_all"
+
     @classmethod
     def read(cls, text: bytes | str | None) -> Note:
         facts = json.loads(text) if text else {}

@@ -10,7 +10,7 @@ import logging
 import time
 from dataclasses import replace
 
-from taskguard.errors import DuplicateTaskError, PayloadMismatchError, WaitTimeoutError
+from taskguard.errors import ConfigurationError, DuplicateTaskError, PayloadMismatchError, WaitTimeoutError
 from taskguard.places import is_queued
 from taskguard.rq.clock import LONGEST_WAIT
 from taskguard.rq.delivery import Delivery, facts_of
@@ -57,10 +57,10 @@ class Obtaining:
                 if isinstance(answer, Completed) and self._is_over_by_now(answer):
                     claim = self._claim()
                     continue
+                if not it.policy.enforce and not isinstance(answer, Work):
+                    return self._beside()
                 if not isinstance(answer, Held):
                     return self._with_its_whole_time(answer)
-                if not it.policy.enforce:
-                    return self._beside()
                 held, it.was_held = answer, True
                 patience = self._patience_with(held)
                 claim = self._claim()  # it may join somebody now
@@ -106,7 +106,9 @@ class Obtaining:
             after_outage=it.note.after_outage,
         )
         it.change(after_outage=False)
-        if given and not isinstance(answer, Work) and answer.payload and it.note.payload != answer.payload:
+        if isinstance(answer, Work) or not it.policy.enforce:
+            return answer
+        if given and answer.payload and it.note.payload != answer.payload:
             raise PayloadMismatchError(answer.key, shown(answer.owner))
         return answer
 
@@ -114,7 +116,7 @@ class Obtaining:
         """For a body that runs whoever holds the key (`enforce=False`): it has a fence of its own."""
         it = self._it
         name = f"{it.key}:beside:{it.attempt}"
-        answer = self._begin(it.guard.new_claim(name, it.owner, it.policy, attempt=it.attempt))
+        answer = self._begin(it.guard.new_claim(name, it.owner, it.policy, attempt=it.attempt, floor=it.note.floor))
         return it.put_back(answer) if isinstance(answer, Held) else answer
 
     def _is_over_by_now(self, done: Completed) -> bool:
@@ -129,10 +131,15 @@ class Obtaining:
 
     def _is_for_another_store(self) -> bool:
         it = self._it
-        if it.is_sync or not it.guarded.is_for_another_store(it.guard, it.note, it.job.connection):
+        if not it.guarded.is_for_another_store(it.guard, it.note, it.job.connection):
             return False
-        problem = "was called by a process that looks at another store than %r; give both the same store and namespace"
-        _logger.error(f"%s[%s] {problem}. The job waits", it.guarded.name, it.job.id, it.guard.store)
+        problem = (
+            f"{it.guarded.name}[{it.job.id}] was called by a process that looks at another store than "
+            f"{it.guard.store!r}; give both the same store and namespace"
+        )
+        if it.is_sync:
+            raise ConfigurationError(problem)  # nothing can be put back
+        _logger.error("%s. The job waits", problem)
         it.clock.stop()
         time.sleep(OTHER_STORE)
         return True
@@ -167,7 +174,7 @@ class Obtaining:
         conflict = self._conflict()
         if conflict == "raise" or it.is_sync:
             raise DuplicateTaskError(*facts_of(held))
-        if conflict == "skip" and it.job.note.slot is not None:
+        if conflict == "skip" and it.scheduled is not None:
             raise SlotSkipped(held)
         if conflict == "skip":
             it.change(join=held.owner)
@@ -179,18 +186,25 @@ class Obtaining:
         twin = self._it.twin(held)
         if twin.is_gone:
             return self._it.waited + BEHIND  # to find that out took a while, and its place is free now
-        if twin.is_put_off or self._it.is_sync:
+        if twin.is_put_off:
             return -1.0  # its time has not come, and it claims anew when it has
+        if self._it.is_sync:
+            raise DuplicateTaskError(*facts_of(held))  # it cannot be waited for
+        self._wait_no_longer_than_told(held)
         return BEHIND
 
     def _conflict(self) -> str:
+        """What becomes of it if another job is running."""
         it = self._it
+        if it.scheduled is not None:  # of a scheduled job that is the schedule's to say
+            return "skip" if it.scheduled.overlap == "skip" else "wait"
         conflict = it.policy.on_conflict.run
         if conflict == "skip" and (it.policy.hold == "one_queued_one_running" or it.is_the_next):
             return "wait"  # it has a place in the queue for the very purpose of running after the other one
         return conflict
 
     def _wait_no_longer_than_told(self, held: Held) -> None:
+        """Counted from when it first met another job: neither an outage nor its own other run is one."""
         it, now = self._it, time.time()
         if not it.note.since:
             it.change(since=now)

@@ -62,6 +62,8 @@ class Run:
         self.job = self.it.job
         self.guarded = guarded
         self.is_settled = False
+        self._is_untold = False
+        """The body has ended, and the store has not heard of it."""
 
     def __call__(self, args: Any, kwargs: Any) -> Any:
         if self.job.note.slot is not None and not self.job.is_in_slot:
@@ -95,8 +97,12 @@ class Run:
             if self.it.is_sync:
                 raise
             return self.it.put_back(None, "the queue's Redis does not answer")
-        except (TooManyStartsError, DuplicateTaskError, PayloadMismatchError):
+        except TooManyStartsError:
             self.it.free_place()
+            raise
+        except (DuplicateTaskError, PayloadMismatchError) as error:
+            self.it.free_place()
+            self.it.leave_refusal(error)
             raise
         except BaseException as error:
             # Its time is over, say. Whether the key was granted is not known; by the attempt it is let go.
@@ -142,6 +148,11 @@ class Run:
             if work.is_own_loss(error):
                 floor = work.floor_after(error)
                 self.it.change(floor=max(floor, self.it.note.floor))
+                if self.it.is_sync:  # nothing can be put back
+                    self.is_settled = True
+                    if work.release_quietly():
+                        self.it.guard.raise_tokens(work.lease.key, floor, self.it.policy)
+                    raise
                 if self.it.has_job() and self._kept(work, keep_starts=not floor):
                     return self.it.put_back(None, str(error) if floor else "it lost its lease")
                 work.release_quietly()
@@ -191,12 +202,14 @@ class Run:
             accepted = self._settled(lambda: self._requeue(work, Retry.get_interval(count, retry.intervals)))
         return retry if accepted else self._lost(work)
 
-    def _requeue(self, work: Work, delay: float) -> bool:
+    def _requeue(self, work: Work, delay: float = 0.0, *, keep_starts: bool = False) -> bool:
+        if work.lease.key != self.it.name:
+            return work.release()  # it ran beside another one, and the next run has an entry of its own
         seconds = self.guarded.settings.queued_for + delay
-        return work.requeue(seconds, copy_for=seconds)
+        return work.requeue(seconds, copy_for=seconds, keep_starts=keep_starts)
 
     def _settled(self, end: Callable[[], bool]) -> bool:
-        """Bring the end to the store; False if it is refused, as another run has begun."""
+        """Bring the end to the store; False if it is refused, as another run has begun, or cannot be told."""
         try:
             accepted = end()
             self.is_settled = True
@@ -205,7 +218,10 @@ class Run:
             _logger.error("%s[%s] has ended and the store cannot be told: %s", self.guarded.name, self.job.id, error)
             if self.guarded.settings.on_store_error == "run_unguarded":
                 return True
-            raise
+            if self.guarded.settings.on_store_error == "fail" or self.it.is_sync:
+                raise
+            self._is_untold = True
+            return False
 
     # -- the place in the queue ------------------------------------------------------------------------------------
 
@@ -242,15 +258,16 @@ class Run:
 
         A run whose token a resource refused, and that nobody has replaced, has not lost it: the next token is higher.
         """
-        seconds = self.guarded.settings.queued_for
         work.patience = 0.0  # its body has not ended: should the store be silent, the next delivery asks
         try:
-            return work.requeue(seconds, copy_for=seconds, keep_starts=keep_starts)
+            return self._requeue(work, keep_starts=keep_starts)
         except StoreError:
             return False
 
     def _lost(self, work: Work) -> Any:
         """This run was replaced. It has nothing to say about a job that somebody else has in hand."""
+        if self._is_untold and self.it.has_job():
+            return self.it.put_back(None, "the store cannot be told of its end")
         if self._is_left_to_us():
             return self.it.put_back(None, "it lost its lease")
         if self.it.has_our_worker:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rq.job import Job, JobStatus
 
-from taskguard.places import place_of, run_of
+from taskguard.places import job_of, place_of, run_of
 from taskguard.rq.guarding import JobGuard
 from taskguard.rq.noted import noted
 from taskguard.rq.owner import job_id_of, next_owner, owner_of
@@ -84,7 +84,7 @@ class _Lost:
             for name in {self._place, self._run_of(owner)} - {""}:
                 self._note_end()
                 if end_queued(self._guard, self._policy, name, owner, self._ending):
-                    self._guard.tell("released", Claimant(name, owner, ""), detail=self._words)
+                    self._tell_end(Claimant(name, owner, ""))
 
     def _note_end(self) -> None:
         """Once, whichever of the names it was: the ends of a job that is scheduled again are counted."""
@@ -93,6 +93,8 @@ class _Lost:
             self._job.note_end()
 
     def _run_of(self, owner: str) -> str:
+        if self._job.note.is_one_of_many:
+            return job_of(self._key, owner)
         return run_of(self._policy, self._key, self._job.note.join or owner)
 
     def _requeue(self, claimant: Claimant) -> bool:
@@ -110,8 +112,12 @@ class _Lost:
         else:
             done = store.release(claimant, self._ending)
         if done:
-            self._guard.tell("released", claimant, detail=self._words)
+            self._tell_end(claimant)
             if self._place and self._place != claimant.key:
                 free = Ending(keep_for=self._policy.keep)
                 store.release(Claimant(self._place, claimant.owner, ""), free, anyway=True)
         return done
+
+    def _tell_end(self, claimant: Claimant) -> None:
+        how = self._ending.how
+        self._guard.tell("failed" if how == "failed" else "released", claimant, detail=f"{how}; {self._words}")

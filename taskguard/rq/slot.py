@@ -95,7 +95,8 @@ class _SlotDelivery(Delivery):
         self.slot = guarded.slot
         self.owner = job.id
         self.key, self.place = self.slot.run, ""
-        self._note = Note(key=self.slot.run)
+        self._note = Note(key=self.slot.run, after_outage=self.job.note.after_outage)
+        self._is_plain = guard_for(job.func, self.job.queue_class) is None
 
     @property
     def note(self) -> Note:
@@ -103,8 +104,10 @@ class _SlotDelivery(Delivery):
 
     def change(self, **facts: Any) -> None:
         self._note = self._note.with_(**facts)
-        # What travels with the job; the claim of its function can do with a higher one too.
-        self.job.note = self.job.note.with_(floor=max(self._note.floor, self.job.note.floor))
+        # What travels with the job is for the claim of its function too: that has not been asked for yet.
+        theirs = self.job.note
+        after_outage = self._note.after_outage or (theirs.after_outage and not self._is_plain)
+        self.job.note = theirs.with_(floor=max(self._note.floor, theirs.floor), after_outage=after_outage)
 
     def find_key(self, args: Any, kwargs: Any) -> None:
         pass
@@ -195,7 +198,8 @@ def settle_slot(job: Job, attempt: str, *, is_stopped: bool) -> bool:
     if slot is None:
         return False
     assert isinstance(job, NotedJob)
-    guard = _SlotGuard(job, slot).guard(job.connection, job.serializer)
+    guarded = _SlotGuard(job, slot)
+    guard = guarded.guard(job.connection, job.serializer)
     following = next_owner(job, job.id)
     owners = [job.id, following] if following else [job.id]
     ending = Ending(how="revoked" if is_stopped else "failed", keep_for=slot.keep_for)
@@ -206,7 +210,7 @@ def settle_slot(job: Job, attempt: str, *, is_stopped: bool) -> bool:
             if not is_retried:
                 end_queued(guard, Policy.trusted(keep_for=slot.keep_for), slot.run, owner, ending)
         elif is_retried:
-            seconds = 86400.0 + job.get_retry_interval()
+            seconds = guarded.settings.queued_for + job.get_retry_interval()
             if guard.store.requeue(claimant, seconds, copy_for=seconds, keep_starts=True):
                 return False
         else:
