@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import time
 from collections import OrderedDict
 from itertools import groupby
 
@@ -23,6 +24,8 @@ GATHER = 0.05
 """Seconds that marks are gathered for."""
 RECENT = 2.0
 """Seconds that a mark is known of after it was sent: an answer of the store may be older than it."""
+PATIENCE = 1.0
+"""Seconds that `finish` waits for a store that does not answer: a lost mark costs a copy that some worker drops."""
 MOST = 200
 """So many are sent together at most."""
 
@@ -82,6 +85,15 @@ class Marks(Forked):
                 self._recent.move_to_end(mark[0].owner)
             while self._recent and now - next(iter(self._recent.values()))[0] > RECENT:
                 self._recent.popitem(last=False)
+
+    def finish(self) -> None:
+        """Wait until the thread has sent what was gathered, so that the store can be closed."""
+        give_up = since_boot() + PATIENCE
+        while self._waiting and since_boot() < give_up:
+            with self._lock:
+                due = self._due = since_boot()
+            self._alarm.ring_by(due)
+            time.sleep(GATHER / 10)
 
     def _work(self, now: float) -> None:
         if self._due is not None and self._due <= now:

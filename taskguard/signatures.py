@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from contextlib import suppress
+from functools import partial
 from types import UnionType
 from typing import Union, get_args, get_origin
+from weakref import WeakKeyDictionary
 
 from taskguard.errors import ConfigurationError
 
@@ -36,9 +38,23 @@ def signature_of(
     return signature.replace(parameters=[p for p in parameters if p.name not in skip and not takes_fence(p)])
 
 
-@lru_cache(maxsize=1024)
+_found: WeakKeyDictionary[Callable[..., object], str | None] = WeakKeyDictionary()
+"""What was found of functions that somebody still uses."""
+
+
 def fence_parameter(function: Callable[..., object]) -> str | None:
     """The name of the parameter that is given the fence: the one annotated `Fence`, else the one named `fence`."""
+    function = getattr(function, "__func__", function)  # a method is made anew each time it is looked at
+    try:
+        return _found[function]
+    except (KeyError, TypeError):  # some callables have no weak references, or no hash
+        name = _fence_parameter(function)
+    with suppress(TypeError):
+        _found[function] = name
+    return name
+
+
+def _fence_parameter(function: Callable[..., object]) -> str | None:
     try:
         parameters = read_signature(function).parameters
     except (TypeError, ValueError):

@@ -6,16 +6,22 @@
 3. `app._taskguard` holds the settings and the guard, made when first needed.
 4. In a worker every other task of the app looks whether its message is that of a scheduled slot: see `scheduled.py`,
    and for the parent process `settling.py`.
-5. A receiver of `before_task_publish`, for guarded tasks only, takes two properties out of their messages: `shown.py`.
+5. `app.close` also closes what the guard has opened.
+6. `app._warn_duplicate_task_name` is wrapped: Celery takes the first line outside its own code for the user's, and that
+   would be one of ours.
+7. A receiver of `before_task_publish`, for guarded tasks only, takes two properties out of their messages: `shown.py`.
 
 The wrappers are attributes of that one app; Celery's classes are not touched.
 """
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import Any
 
 from celery import Celery
+from celery.local import Proxy
 
 from taskguard.celery.call import AS_IS, Call
 from taskguard.celery.delivery import running
@@ -25,6 +31,8 @@ from taskguard.celery.publish import publish
 from taskguard.celery.result import handle, info
 from taskguard.celery.scheduled import watch_slots
 from taskguard.switch import is_off
+
+_LIBRARIES = ("celery", "taskguard")
 
 POSITIONAL = (
     *("countdown", "eta", "task_id", "producer", "connection", "router", "result_cls", "expires", "publisher"),
@@ -40,6 +48,8 @@ def install(app: Celery, **settings: Any) -> Celery:
 
     Settings are those of `app.conf.taskguard_*`, without the prefix. Called again without settings it does nothing.
     """
+    if isinstance(app, Proxy):  # `celery.current_app`, say
+        app = app._get_current_object()
     is_new = not is_installed(app)
     if is_new:
         _install(app)
@@ -76,9 +86,18 @@ def _install(app: Celery) -> None:
             return call.publish()
         return _publish_unguarded(call) if is_off() else publish(guarding, guarded, call)
 
-    app.send_task = send_task
+    close = app.close
+
+    def close_with_guard() -> None:
+        try:
+            guarding.close()
+        finally:
+            close()
+
+    app.send_task, app.close = send_task, close_with_guard
+    _show_whose_name_is_taken(app)
     _guard_by_name(app, guarding)
-    watch_slots(app)
+    watch_slots()
 
 
 def _publish_unguarded(call: Call) -> Any:
@@ -98,6 +117,29 @@ def _guard_by_name(app: Celery, guarding: Guarding) -> None:
     app.register_task = lambda *args, **options: _guard(register(*args, **options), guarding)
     # A lazy task keeps the method that was there when it was declared, and is made while the app is finalized.
     app.on_after_finalize.connect(lambda **_: _guard_all(app, guarding), weak=False)
+
+
+def _show_whose_name_is_taken(app: Celery) -> None:
+    warn = getattr(app, "_warn_duplicate_task_name", None)
+    if warn is None:
+        return  # before Celery 5.7 nobody is warned
+
+    def warn_at_the_users_line(*facts: Any) -> None:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            warn(*facts)
+        for warning in caught:
+            warnings.warn(warning.message, stacklevel=_depth_of_user())
+
+    app._warn_duplicate_task_name = warn_at_the_users_line
+
+
+def _depth_of_user() -> int:
+    """How far up the first frame is that is neither Celery's nor ours, as `warnings.warn` counts."""
+    frame, depth = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
+        frame, depth = frame.f_back, depth + 1
+    return depth
 
 
 def _guard(task: Any, guarding: Guarding) -> Any:

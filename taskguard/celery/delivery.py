@@ -53,12 +53,9 @@ def running() -> CeleryDelivery | None:
 def deliver(task: Any, body: Callable[..., Any], slot: Note | None, args: Any, kwargs: Any) -> Any:
     """Run *body* for the message in hand, if it is to run now; else answer, defer or drop it."""
     port = CeleryDelivery(task, slot, lambda: body(*args, **kwargs))
-    try:
-        delivery = port.begin(args, kwargs)
-    except KeyArgumentError:
-        raise
-    except TypeError:
-        return body(*args, **kwargs)  # arguments that do not fit: the body says so itself
+    delivery = port.begin(args, kwargs)
+    if delivery is None:
+        return body(*args, **kwargs)  # which says so itself, and nothing of us is in its traceback
     try:
         first = delivery.begin(port.other_store())
     except StoreError as error:
@@ -86,10 +83,15 @@ class CeleryDelivery:
 
     # -- what it is ------------------------------------------------------------------------------------------------
 
-    def begin(self, args: Any, kwargs: Any) -> Delivery:
-        """The delivery, with its key. Raises TypeError, as the body would, if the arguments do not fit."""
+    def begin(self, args: Any, kwargs: Any) -> Delivery | None:
+        """The delivery, with its key; None if the arguments do not fit the body."""
         if self.guarded is not None:
-            self.message.envelope = self.guarded.identified(self.message.envelope, args, kwargs)
+            try:
+                self.message.envelope = self.guarded.identified(self.message.envelope, args, kwargs)
+            except KeyArgumentError:
+                raise
+            except TypeError:
+                return None
             self.arguments = self.guarded.arguments(args, kwargs)
         envelope = self.message.envelope
         # Nobody holds the handle of a scheduled call.
@@ -213,7 +215,14 @@ class CeleryDelivery:
         if isinstance(effect, fx.RunUnguarded):
             return self._run_unguarded(effect.error)
         assert isinstance(effect, fx.Drop)
+        if effect.done is not None and self.guarded is not None and not effect.why.startswith("its slot"):
+            return replay(self, effect.done)
         raise Ignore(f"{self.message.envelope.key or self.name}: {effect.why}")
+
+    @property
+    def is_refused_at_once(self) -> bool:
+        """Whether the job fails if another one runs."""
+        return self._layers()[-1].conflict == "raise"
 
     def _return(self, effect: fx.Return) -> Any:
         if self.guarded is not None and not self.held_back.calls:

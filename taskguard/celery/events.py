@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import proxy
 
 from celery import Celery
 from celery._state import get_current_worker_task
@@ -17,7 +18,7 @@ class CeleryEvents:
     """A listener of the app's guard. Sends `task-duplicate`, `task-reused` … where the app sends events at all."""
 
     def __init__(self, app: Celery) -> None:
-        self._app = app
+        self._app = proxy(app)  # the guard's threads know its listeners, and are no reason to keep an app
 
     def __call__(self, event: Event) -> None:
         if event.kind not in SENT:

@@ -103,6 +103,17 @@ class Guarding:
             guard.listeners.add(listener)
         return guard
 
+    def close(self) -> None:
+        """Close what was opened; the next call opens it again. A store that the app was given belongs to its maker."""
+        made = vars(self)
+        if "marks" in made:
+            self.marks.finish()
+        for guard in {id(made[name]): made[name] for name in ("guard", "calls") if name in made}.values():
+            if isinstance(self._store, str):
+                guard.close()
+            elif guard.recorder is not None:
+                guard.recorder.flush()
+
     @cached_property
     def identity(self) -> Identity:
         return Identity()

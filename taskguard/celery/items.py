@@ -6,25 +6,40 @@ the id of the job that has it and its index, so that the job, delivered again, d
 
 from __future__ import annotations
 
+import logging
 import time
-from dataclasses import replace
+from contextlib import suppress
 from typing import Any
 
 from celery._state import get_current_task
 
 from taskguard.celery.guarding import TaskGuard
-from taskguard.errors import DuplicateTaskError, EarlierFailureError, OutcomeNotKeptError, WaitTimeoutError
-from taskguard.guard import Guard
+from taskguard.celery.result import failure_of
+from taskguard.errors import (
+    DuplicateTaskError,
+    LeaseLostError,
+    OutcomeNotKeptError,
+    StoreError,
+    StoreUnavailableError,
+    WaitTimeoutError,
+)
+from taskguard.guard import Guard, new_attempt
+from taskguard.interrupt import came_by_signal
+from taskguard.lone_fence import lone_fence
+from taskguard.outcomes import NotKept
+from taskguard.places import run_of
 from taskguard.policy import Policy
-from taskguard.store import Completed, Held
+from taskguard.store import Claimant, Completed, Ending, Held
 from taskguard.waiting import pauses
-from taskguard.work import Work
+from taskguard.work import Work, effects_of
 
 _MAPS = ("celery.map", "celery.starmap")
 _COUNT = "_taskguard_items"
 _ITEM = ":item:"
 _OF_RQ = "rq:"
 """How the owners of RQ's jobs begin, where keys are shared."""
+
+_logger = logging.getLogger("taskguard")
 
 
 def map_in_hand() -> Any:
@@ -44,44 +59,112 @@ class Item:
         self._guarded: TaskGuard = task.taskguard
         self._policy: Policy = self._guarded.policy
         self._guard: Guard = self._guarded.guarding.guard
+        self._settings = self._guarded.guarding.settings
+        self._can_wait = not of.is_eager
         index = getattr(of, _COUNT, 0)
         setattr(of, _COUNT, index + 1)
         self._owner = f"{of.id}{_ITEM}{index}"
+        self._attempt = new_attempt()
+        self._was_held = False
 
     def __call__(self, args: Any, kwargs: Any) -> Any:
-        answer = self._obtain(self._guarded.keys(args, kwargs))
+        self._key = self._guarded.keys(args, kwargs)
+        self._name = run_of(self._policy, self._key, self._owner)
+        try:
+            answer = self._obtain()
+        except StoreError as error:
+            if self._settings.on_store_error != "run_unguarded" or self._was_held:
+                raise
+            return self._run_unguarded(error, args, kwargs)
+        except BaseException as error:
+            if came_by_signal(error):  # whether the key was granted is not known; by the attempt it is let go
+                self._let_go()
+            raise
         if isinstance(answer, Completed):
             return self._stored(answer)
+        return self._work(answer, args, kwargs)
+
+    # -- the body --------------------------------------------------------------------------------------------------
+
+    def _work(self, work: Work, args: Any, kwargs: Any) -> Any:
+        if self._can_wait:
+            work.patience = self._settings.patience_at_the_end
         try:
-            try:
-                with answer:
-                    value = self._task.run(*args, **kwargs)
-            except Exception as error:
-                if answer.is_own_loss(error):
-                    if answer.release_quietly():
-                        self._guard.raise_tokens(answer.lease.key, answer.floor_after(error), self._policy)
-                else:
-                    answer.fail_quietly(error)
-                raise
-            answer.succeed(value)
+            with work:
+                value = self._task.run(*args, **kwargs)
+        except BaseException as error:
+            if isinstance(error, Exception) and not work.is_own_loss(error):
+                work.fail_quietly(error)
+            elif work.release_quietly():  # it has not failed: the process, or this run, is told to end
+                self._guard.raise_tokens(work.lease.key, work.floor_after(error), self._policy)
+            raise
+        else:
+            if not self._succeeded(work, value):
+                raise LeaseLostError(work.lease.key, work.lease.token)  # another run has begun: its end counts
             return value
         finally:
-            answer.abandon()
+            work.abandon()
 
-    def _obtain(self, key: str) -> Work | Completed:
-        # It takes the place of a twin that is only queued: it may be queued behind this very job.
-        claim = self._guard.new_claim(key, self._owner, self._policy, replace_queued=True)
-        started = time.monotonic()
+    def _succeeded(self, work: Work, value: Any) -> bool:
+        try:
+            return work.succeed(value)
+        except StoreError:
+            if self._settings.on_store_error != "run_unguarded":
+                raise
+            return True
+
+    def _run_unguarded(self, error: StoreError, args: Any, kwargs: Any) -> Any:
+        _logger.warning("%s[%s] runs unguarded: %s", self._task.name, self._owner, error)
+        effects = effects_of(self._policy, self._owner, self._known_by)
+        with lone_fence(self._name, self._owner, self._known_by, effects):
+            return self._task.run(*args, **kwargs)
+
+    def _let_go(self) -> None:
+        with suppress(StoreError):  # else its lease runs out
+            claimant = Claimant(self._name, self._owner, self._attempt)
+            self._guard.store.release(claimant, Ending(keep_for=self._policy.keep))
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _known_by(self) -> str:
+        return self._owner if self._policy.on_done == "rerun" else self._key
+
+    def _obtain(self) -> Work | Completed:
+        join, started = "", time.monotonic()
         for pause in pauses():
-            by_key = self._owner if self._policy.on_done == "rerun" else key
-            answer = self._guard.begin(claim, self._policy, idempotency_key=by_key, tell=not claim.join)
+            waited = time.monotonic() - started
+            try:
+                answer = self._begin(self._name, join)
+            except StoreUnavailableError:
+                if not self._waits_for_store or waited > self._policy.wait_up_to:
+                    raise
+                time.sleep(pause)
+                continue
+            if isinstance(answer, Work):
+                return answer
+            if not self._policy.enforce:
+                answer = self._begin(f"{self._key}:beside:{self._attempt}")
             if not isinstance(answer, Held):
                 return answer
-            self._check_patience(answer, time.monotonic() - started)
+            self._was_held = True
+            self._check_patience(answer, waited)
             if self._policy.on_conflict.run == "skip" and answer.owner != self._owner:
-                claim = replace(claim, join=answer.owner)
+                join = answer.owner
             time.sleep(pause)
         raise AssertionError("pauses never end")
+
+    @property
+    def _waits_for_store(self) -> bool:
+        """An item cannot be put back: it waits where it is."""
+        return self._can_wait and (self._settings.on_store_error == "retry" or self._was_held)
+
+    def _begin(self, name: str, join: str = "") -> Work | Held | Completed:
+        # It takes the place of a twin that is only queued: it may be queued behind this very job.
+        claim = self._guard.new_claim(
+            name, self._owner, self._policy, attempt=self._attempt, join=join, replace_queued=True
+        )
+        return self._guard.begin(claim, self._policy, idempotency_key=self._known_by, tell=not join)
 
     def _check_patience(self, held: Held, waited: float) -> None:
         facts = (held.key, held.owner, held.state, held.since, held.token)
@@ -91,11 +174,12 @@ class Item:
             raise WaitTimeoutError(*facts, round(waited, 1))
 
     def _stored(self, done: Completed) -> Any:
-        outcomes = self._guarded.guarding.outcomes
-        if done.how == "succeeded" and done.outcome is not None:
-            return outcomes.decode(done.outcome)
-        if done.how == "failed" and done.outcome is not None:
-            raise outcomes.exception(done.outcome)
+        outcomes, problem = self._guarded.guarding.outcomes, f"it was {done.how}"
         if done.how == "failed":
-            raise EarlierFailureError(done.key, done.owner, "what it failed with was not kept")
-        raise OutcomeNotKeptError(done.key, done.owner, f"it was {done.how}")
+            raise failure_of(outcomes, done)
+        if done.how == "succeeded" and done.outcome is not None:
+            try:
+                return outcomes.decode(done.outcome)
+            except NotKept as error:
+                problem = str(error)
+        raise OutcomeNotKeptError(done.key, done.owner, problem)

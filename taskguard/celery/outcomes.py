@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from weakref import proxy
 
 from celery import Celery
-from kombu.exceptions import EncodeError
+from kombu.exceptions import ContentDisallowed, DecodeError, EncodeError
 from kombu.serialization import dumps, loads
 
 from taskguard.outcomes import NotKept, small_enough
@@ -27,7 +28,7 @@ class AppOutcomes:
     """What a guard needs of an app's result backend."""
 
     def __init__(self, app: Celery) -> None:
-        self._app = app
+        self._app = proxy(app)  # the guard's threads know the guard and so this, and are no reason to keep an app
 
     def encode(self, value: Any) -> bytes:
         return self._nothing if value is None else self._encode(value)
@@ -47,8 +48,12 @@ class AppOutcomes:
         return small_enough(f"{content_type}\n{encoding}\n".encode() + body)
 
     def decode(self, outcome: bytes) -> Any:
+        """`NotKept` if the app does not accept the serializer: RQ may have kept it, where the two share their keys."""
         content_type, encoding, payload = outcome.split(b"\n", 2)
-        return loads(payload, content_type.decode(), encoding.decode(), accept=self._app.backend.accept)
+        try:
+            return loads(payload, content_type.decode(), encoding.decode(), accept=self._app.backend.accept)
+        except (ContentDisallowed, DecodeError) as error:
+            raise NotKept(f"it was kept in a form that this app does not accept ({error})") from error
 
     def encode_error(self, error: BaseException) -> bytes:
         return self.encode(self._app.backend.prepare_exception(error, self._serializer))

@@ -33,13 +33,7 @@ _logger = logging.getLogger("taskguard")
 def publish(guarding: Guarding, task: TaskGuard, call: Call) -> Any:
     """Publish the call, unless its work is queued, running or done already."""
     one = _OneCall(guarding, task, call)
-    try:
-        one.identify()
-    except Exception as error:
-        # Arguments that do not fit are for the body to refuse, as without a guard.
-        is_for_the_body = isinstance(error, TypeError) and not isinstance(error, KeyArgumentError)
-        if came_by_signal(error) or not (is_for_the_body or one.nobody_listens):
-            raise
+    if not one.identify():
         return call.publish()
     try:
         return one.publish()
@@ -48,7 +42,7 @@ def publish(guarding: Guarding, task: TaskGuard, call: Call) -> Any:
             raise
         # The worker will ask. Whatever the store's trouble is, it is no reason to lose the call.
         _logger.warning("%s[%s] is published unclaimed: %s", call.name, one.task_id, error)
-        return one.publish_as(publisher.Publish(one.machine.envelope))
+        return one.publish_as(one.machine.unclaimed())
 
 
 class _OneCall:
@@ -70,7 +64,19 @@ class _OneCall:
         """Whether it is a callback of a job that has ended: an error would make a failure of that job."""
         return bool(self._call.options.get("parent_id")) and running() is None
 
-    def identify(self) -> None:
+    def identify(self) -> bool:
+        """False for a call that the body is to refuse, or the worker."""
+        try:
+            self._identify()
+        except Exception as error:
+            # Arguments that do not fit are for the body to refuse, as without a guard.
+            is_for_the_body = isinstance(error, TypeError) and not isinstance(error, KeyArgumentError)
+            if came_by_signal(error) or not (is_for_the_body or self.nobody_listens):
+                raise
+            return False
+        return True
+
+    def _identify(self) -> None:
         if self._is_named:
             check_job_id("task_id", self.task_id)
         call, guarding, zone = self._call, self._guarding, self._guarding.zone
@@ -90,6 +96,8 @@ class _OneCall:
             needs_own_handle=self._is_named or call.is_linked or guarding.results_are_private,
             may_raise=not self._is_named,
             nobody_listens=self.nobody_listens,
+            may_be_further=self._is_named and call.is_linked,
+            hears_by_message=call.is_linked or bool(call.options.get("group_id")) or guarding.results_are_private,
             meanwhile=lambda: self._prepare(),  # a method would be copied with all of the app, by who copies a claim
         )
 
@@ -102,11 +110,18 @@ class _OneCall:
         while not isinstance(effect, fx.Last):
             effect = self._carry_out(effect)
         if isinstance(effect, publisher.Publish):
+            self._log_further_call(effect.about, "this call is published too, and gets its outcome")
             return self.publish_as(effect)
         if isinstance(effect, fx.Raise):
             raise effect.error
         assert isinstance(effect, publisher.Answer)
+        self._log_further_call(effect.found, "this call gets its outcome")
         return self._answer(effect.found)
+
+    def _log_further_call(self, found: Held | Completed | None, what: str) -> None:
+        if found is not None and found.owner == self.task_id:
+            state = f"is {found.state} already" if isinstance(found, Held) else "ended before"
+            _logger.info("%s[%s] %s: %s", self._call.name, self.task_id, state, what)
 
     def _carry_out(self, effect: fx.Effect) -> fx.Effect:
         machine = self.machine

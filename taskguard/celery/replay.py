@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery.backends.base import DisabledBackend
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, TaskRevokedError
 
-from taskguard.errors import EarlierFailureError, OutcomeNotKeptError
-from taskguard.store import Completed
+from taskguard.celery.result import failure_of
+from taskguard.engine.envelope import Envelope
+from taskguard.errors import DuplicateTaskError, OutcomeNotKeptError, StoreError
+from taskguard.outcomes import NotKept
+from taskguard.places import job_of
+from taskguard.store import Claimant, Completed, Held
 
 if TYPE_CHECKING:
     from taskguard.celery.delivery import CeleryDelivery
@@ -26,16 +30,54 @@ _logger = logging.getLogger("taskguard")
 def replay(it: CeleryDelivery, done: Completed) -> Any:
     """Answer with how the work ended, as Celery would have; drop a leftover copy of what was answered."""
     own = done.owner == it.id
-    if own and _was_answered(it, done):
+    is_further_call = own and bool(it.message.envelope.call)
+    is_refusal = own and done.how == "skipped" and it.is_refused_at_once
+    if not is_refusal and done.how not in ("succeeded", "failed"):
+        _end_without_outcome(it, done, is_further_call)
+    if own and not is_further_call and _was_answered(it, done):
         raise Ignore(f"{it.name}: {done.how} before, and answered")
-    if own and it.message.is_linked and not _is_about_to_go(it, done):
+    if own and it.message.is_linked and not done.answered and not _is_about_to_go(it, done):
         _let_it_be_answered(it)
+    if is_further_call and it.message.is_linked:
+        _claim_call(it)
     it.note_end(done.how)
+    if is_refusal:
+        raise DuplicateTaskError(done.key, done.twin, "running", done.at, done.token)
     if done.how == "succeeded":
         return _value_of(it, done)
-    if done.outcome is None:
-        raise EarlierFailureError(done.key, done.owner, "what it failed with was not kept")
-    raise it.guarding.outcomes.exception(done.outcome)
+    raise failure_of(it.guarding.outcomes, done)
+
+
+def claimant_of_call(envelope: Envelope, attempt: str) -> Claimant:
+    """Who answers one call of an id that was called several times: each call has an entry of its own."""
+    return Claimant(f"{job_of(envelope.key, envelope.id)}:{envelope.call}", envelope.id, attempt)
+
+
+def _claim_call(it: CeleryDelivery) -> None:
+    """Whoever is granted it answers what is linked to this call; a leftover copy of its message is not."""
+    assert it.guarded is not None
+    envelope = it.message.envelope
+    name = claimant_of_call(envelope, "").key
+    try:
+        found = it.guard.ask(it.guard.new_claim(name, it.id, it.guarded.policy, attempt=it.attempt), tell=False)[1]
+    except StoreError as error:
+        it.defer(envelope, f"cannot learn whether this call was answered: {error}")
+    if isinstance(found, Completed):
+        raise Ignore(f"{it.name}: this call of it was answered before")
+    if isinstance(found, Held):
+        it.defer(envelope, "is being answered by another delivery", found.remaining)
+    _logger.info("%s ended before: what is linked to this call gets its outcome", it.name)
+
+
+def _end_without_outcome(it: CeleryDelivery, done: Completed, is_further_call: bool) -> NoReturn:
+    if is_further_call and it.message.is_linked:
+        if done.how in ("revoked", "expired"):
+            _claim_call(it)
+            it.note_end(done.how)
+            raise TaskRevokedError(done.how)
+        # As in Celery: nothing follows a job that raises Ignore or Reject.
+        _logger.warning("%s was %s before: nothing that is linked to it runs", it.name, done.how)
+    raise Ignore(f"{it.name}: {done.how} before")
 
 
 def _let_it_be_answered(it: CeleryDelivery) -> None:
@@ -71,12 +113,16 @@ def _was_answered(it: CeleryDelivery, done: Completed) -> bool:
 
 
 def _value_of(it: CeleryDelivery, done: Completed) -> Any:
+    problem = "it was too large, or could not be written down"
     if done.outcome is not None:
-        return it.guarding.outcomes.decode(done.outcome)
+        try:
+            return it.guarding.outcomes.decode(done.outcome)
+        except NotKept as error:
+            problem = str(error)
     if it.message.ignores_result and not it.message.is_linked:
         return None
     if not isinstance(it.task.backend, DisabledBackend):
         meta = it.task.backend.get_task_meta(done.owner)
         if meta.get("status") == "SUCCESS":
             return meta["result"]
-    raise OutcomeNotKeptError(done.key, done.owner, "it was too large, or could not be written down")
+    raise OutcomeNotKeptError(done.key, done.owner, problem)

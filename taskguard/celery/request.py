@@ -8,7 +8,6 @@ A request class that users may have made themselves stands behind ours, so all t
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
@@ -98,7 +97,6 @@ class SettlingRequest(Base):  # type: ignore[misc]
         return (self._taskguard is None or self._taskguard.requeue()) and super()._retry_worker_lost(*args)
 
 
-@cache
 def in_front_of(base: type) -> type:
     """*base*, which is Celery's request class or a user's own, with ours in front."""
     return base if issubclass(base, SettlingRequest) else type("SettlingRequest", (SettlingRequest, base), {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from celery import Celery
@@ -9,6 +10,8 @@ from celery.result import AsyncResult
 
 from taskguard.calls import CallInfo
 from taskguard.celery.outcomes import AppOutcomes
+from taskguard.errors import EarlierFailureError, OutcomeNotKeptError
+from taskguard.outcomes import NotKept
 from taskguard.store import Completed, Held, Lease
 
 
@@ -24,6 +27,14 @@ def handle(result: Any, about: CallInfo) -> Any:
     """The handle, with what the guard has to say."""
     result.taskguard = about
     return result
+
+
+def failure_of(outcomes: AppOutcomes, done: Completed) -> BaseException:
+    """What work that has failed failed with, or that this was not kept."""
+    if done.outcome is not None:
+        with suppress(NotKept):
+            return outcomes.exception(done.outcome)
+    return EarlierFailureError(done.key, done.owner, "what it failed with was not kept")
 
 
 class StoredResult(AsyncResult):  # type: ignore[misc]
@@ -45,16 +56,24 @@ class StoredResult(AsyncResult):  # type: ignore[misc]
         done = self._done
         if self._cache is None and done.outcome is not None and done.how in ("succeeded", "failed"):
             succeeded = done.how == "succeeded"
-            value = self._outcomes.decode(done.outcome) if succeeded else self._outcomes.exception(done.outcome)
+            value = self._value(done.outcome) if succeeded else failure_of(self._outcomes, done)
             return self._set_cache(
                 {"status": "SUCCESS" if succeeded else "FAILURE", "result": value, "task_id": self.id, "children": []}
             )
         return super()._get_task_meta()
 
+    def _value(self, outcome: bytes) -> Any:
+        try:
+            return self._outcomes.decode(outcome)
+        except NotKept as error:
+            return OutcomeNotKeptError(self._done.key, self._done.owner, str(error))
+
     def get(self, *args: Any, **options: Any) -> Any:
         if self._done.outcome is None or self._done.how not in ("succeeded", "failed"):
             return super().get(*args, **options)
-        self._get_task_meta()
+        found = self._get_task_meta()["result"]
+        if isinstance(found, OutcomeNotKeptError):
+            raise found
         if options.get("propagate", True):
             self.maybe_throw(callback=options.get("callback"))
         return self.result

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from celery import Celery
 from celery.app.task import Task
 from celery.signals import worker_init
 from celery.utils.imports import symbol_by_name
 
 from taskguard.celery.delivery import deliver
+from taskguard.celery.guarding import is_installed
 from taskguard.celery.headers import SLOT, envelope_in
 from taskguard.schedule import Note
 from taskguard.switch import is_off
@@ -48,16 +48,16 @@ class SlotAware(Task):  # type: ignore[misc]
         return deliver(self, super().__call__, note, args, kwargs)
 
 
-def watch_slots(app: Celery) -> None:
-    """Let the workers of *app* recognise the messages of slots, whatever task they are for."""
+def watch_slots() -> None:
+    """Let workers recognise the messages of slots, whatever task they are for."""
+    worker_init.connect(_make_ready)  # one for all apps: a receiver for each would keep it for ever
 
-    def make_ready(sender: Any = None, **_: Any) -> None:
-        if sender is not None and sender.app is app:
-            for task in list(app.tasks.values()):
-                if not hasattr(task, "taskguard"):
-                    make_aware(task)
 
-    worker_init.connect(make_ready, weak=False)
+def _make_ready(sender: Any = None, **_: Any) -> None:
+    if sender is not None and is_installed(sender.app):
+        for task in list(sender.app.tasks.values()):
+            if not hasattr(task, "taskguard"):
+                make_aware(task)
 
 
 def make_aware(task: Any) -> None:

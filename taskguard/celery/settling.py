@@ -22,11 +22,13 @@ from taskguard.celery.headers import ATTEMPT, EVENTS, SERIALIZER, SLOT, envelope
 from taskguard.celery.inprocess import remember, runs_here
 from taskguard.celery.job import layers_of, place_of_job, terms_of
 from taskguard.celery.later import later
+from taskguard.celery.replay import claimant_of_call
+from taskguard.engine.envelope import Envelope
 from taskguard.engine.parent import Gone
 from taskguard.errors import StoreError
 from taskguard.guard import new_attempt
 from taskguard.schedule import Note
-from taskguard.store import How
+from taskguard.store import Ending, How
 from taskguard.switch import is_off
 from taskguard.waiting import pauses
 
@@ -64,9 +66,12 @@ class Settlement:
         return guarding_of(self._request.task.app)
 
     @property
+    def _envelope(self) -> Envelope:
+        return envelope_in(headers_in(self._request), self.id)
+
+    @property
     def _gone(self) -> Gone:
-        request, task = self._request, self._request.task
-        envelope = envelope_in(headers_in(request), self.id)
+        request, task, envelope = self._request, self._request.task, self._envelope
         if hasattr(task, "taskguard"):
             envelope = task.taskguard.identified(envelope, request._args, request._kwargs)
         slot = Note.of(envelope.slot)
@@ -79,7 +84,12 @@ class Settlement:
         detail, answered = f"{how}; settled by the parent", how == "failed"
         gone = self._gone
         guards = [self.guarding.calls] * len(gone.layers)
-        return gone.end(guards, how, error, answered=answered, anyway=anyway, detail=detail)
+        done = gone.end(guards, how, error, answered=answered, anyway=anyway, detail=detail)
+        if answered and self._envelope.call:
+            call, keep = claimant_of_call(self._envelope, self.attempt), gone.layers[-1].policy.keep
+            ending = Ending(how=how, keep_for=keep, answered=True)
+            self.guarding.calls.store.release(call, ending, anyway=True)
+        return done
 
     def _put_into_queue(self, keep_starts: bool) -> bool:
         gone, terms = self._gone, terms_of(self.guarding)

@@ -20,8 +20,9 @@ from taskguard.celery.app import install
 from taskguard.celery.delivery import ENDED, deliver, running
 from taskguard.celery.first_success import expect_no_more
 from taskguard.celery.guarding import POLICY_OPTIONS, TaskGuard, checked, is_installed
-from taskguard.celery.headers import IDEMPOTENCY_KEY, envelope_in
+from taskguard.celery.headers import CALL, IDEMPOTENCY_KEY, envelope_in
 from taskguard.celery.items import Item, map_in_hand
+from taskguard.celery.replay import claimant_of_call
 from taskguard.celery.result import handle
 from taskguard.celery.scheduled import note_of
 from taskguard.errors import ConfigurationError, StoreError
@@ -33,6 +34,8 @@ from taskguard.switch import is_off
 
 _ACKNOWLEDGEMENT = ("acks_late", "reject_on_worker_lost")
 _HOOKS = ("on_success", "on_failure", "after_return")
+_OF_THE_DECORATOR = ("shared", "filter", "lazy")
+"""Options that `app.task` itself reads; the task that it makes does not have them."""
 
 _logger = logging.getLogger("taskguard")
 
@@ -160,6 +163,11 @@ class GuardedTask(Task):  # type: ignore[misc]
             return
         setattr(self.request, ENDED, None)
         claim, how = ended
+        headers = self.request.headers
+        if isinstance(headers, Mapping) and headers.get(CALL):
+            # Of another job's headers, which people pass on, nothing is taken.
+            found = envelope_in(headers, task_id)
+            claim = claimant_of_call(found, claim.attempt) if found.call else claim
         ending = Ending(how=how, keep_for=self.taskguard.policy.keep, answered=True)
         try:
             self.taskguard.guarding.guard.store.release(claim, ending, anyway=True)
@@ -222,12 +230,18 @@ def _task_of_function(app: Celery | None, function: Callable[..., Any], policy: 
     def options_for(base: type) -> dict[str, Any]:
         return {**options, "base": guarded_base(_with_hooks(base, hooks)), "taskguard_policy": policy}
 
+    def make_in(other: Celery) -> Any:
+        made = options_for(options.get("base") or other.Task)
+        return other._task_from_fun(visible, **{name: made[name] for name in made if name not in _OF_THE_DECORATOR})
+
     if app is not None:
         install(app)
-        return app.task(**options_for(options.get("base") or app.Task))(visible)
+        if options.get("shared", True):
+            # Celery would keep the options of a shared task for ever, and among them a base class that has the app.
+            _state.connect_on_app_finalize(make_in)
+        return app.task(**{**options_for(options.get("base") or app.Task), "shared": False})(visible)
     return _share(
-        lambda other: other._task_from_fun(visible, **options_for(options.get("base") or other.Task)),
-        lambda other: options.get("name") or other.gen_task_name(function.__name__, function.__module__),
+        make_in, lambda other: options.get("name") or other.gen_task_name(function.__name__, function.__module__)
     )
 
 
@@ -298,9 +312,9 @@ def adopt(task: Any, policy: Policy, attributes: Mapping[str, Any] | None = None
 # -- classes and options -----------------------------------------------------------------------------------------
 
 
-@functools.cache
 def guarded_base(base: Any) -> Any:
     """*base* with the guard in front of it. What it says of acknowledgement stands."""
+    # Made anew for each task: a cache would keep *base*, which may have its app, for ever.
     if issubclass(base, GuardedTask):
         return base
     chosen = {name: getattr(base, name) for name in _ACKNOWLEDGEMENT if getattr(base, name, None) is not None}

@@ -85,7 +85,8 @@ def sentence(entry: Entry, past: Sequence[Decision]) -> str:
         how = (
             "Nobody is known to have published its message; the next duplicate call does."
             if entry.copies == 0
-            else "Its message is with the broker; if it stays so, look whether a worker reads that queue."
+            else "Its message was published; if it stays so, look whether a worker reads that queue. If the queue was "
+            "purged, `taskguard release --queued` frees the keys of the purged jobs."
         )
         return f"{entry.key} is queued for {since}: {by}. It waits for a worker for {age(entry.remaining)} more. {how}"
     if state == "ran-out":

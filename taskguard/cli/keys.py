@@ -27,9 +27,10 @@ _BESIDE = ("", ":queue", ":next")
 """The entries that one key can have: the run, and the places in the queue."""
 
 
-def key_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+def key_argument(command: Callable[..., Any], *, required: bool = True) -> Callable[..., Any]:
     """`KEY`, or with `-A` the name of a task and the arguments of a call."""
-    return click.argument("words", metavar="KEY | TASK [ARG…]", nargs=-1, required=True, shell_complete=_keys)(command)
+    usage = "KEY | TASK [ARG…]" if required else "[KEY | TASK [ARG…]]"
+    return click.argument("words", metavar=usage, nargs=-1, required=required, shell_complete=_keys)(command)
 
 
 def key_of(target: Target, words: Sequence[str]) -> str:

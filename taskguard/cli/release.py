@@ -1,20 +1,22 @@
-"""`taskguard release`: free a key by hand, and only the holder that was looked at."""
+"""`taskguard release`: free keys by hand, and only the holders that were looked at."""
 
 from __future__ import annotations
 
 import getpass
 import os
 import sys
+from functools import partial
 
 import click
 
 from taskguard.cli.explain import sentence
-from taskguard.cli.keys import decisions_of, entries_of, key_argument, key_of
-from taskguard.cli.output import json_option, write_json
+from taskguard.cli.keys import INTERNAL, decisions_of, entries_of, fits, key_argument, key_of
+from taskguard.cli.output import Duration, age, json_option, write_json
 from taskguard.cli.target import Target, with_target
 from taskguard.cli.text import echo
-from taskguard.cli.views import state_of
+from taskguard.cli.views import age_of, state_of
 from taskguard.guard import Guard
+from taskguard.keys import space_of
 from taskguard.store import Entry
 
 HELD = ("queued", "running", "ran-out", "done")
@@ -31,23 +33,47 @@ _EFFECTS = {
 
 
 @click.command("release")
-@key_argument
+@partial(key_argument, required=False)
 @with_target
+@click.option("--queued", is_flag=True, help="Every key that is queued, in place of one: after `celery purge`, say.")
+@click.option("--task", default=None, help="With --queued: only keys of tasks whose name fits, such as 'billing.*'.")
+@click.option(
+    "--older-than", type=Duration(), default=None, help="With --queued: only those queued for longer: 90, 15m."
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
-def command(target: Target, words: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Free a key by hand. Says who will be affected, and asks.
+def command(
+    target: Target,
+    words: tuple[str, ...],
+    queued: bool,
+    task: str | None,
+    older_than: float | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Free a key by hand, or with --queued all keys whose jobs wait in a queue. Says who is affected, and asks.
 
-    Only the holder that is shown is freed: if the key changes hands while you think about it, nothing happens, and the
+    `celery purge` deletes messages and not their entries: until `republish_after` (5 minutes) has passed, the same
+    calls get the handles of the purged jobs. `taskguard release --queued` frees those keys at once. Do it only if the
+    messages are gone: a job whose message is still there and a new call of it can both run, one after the other.
+
+    Only the holder that is shown is freed: if a key changes hands while you think about it, it is left alone, and the
     exit code is 1. It is 1 too if there is nothing to release.
     """
-    key = key_of(target, words)
-    held = [entry for entry in entries_of(target, key) if state_of(entry) in HELD]
+    if queued == bool(words) or (not queued and (task is not None or older_than is not None)):
+        raise click.UsageError("name a key, or say --queued (with --task and --older-than if not all are meant)")
+    if queued:
+        held, nothing = _queued(target, task or "*", older_than or 0.0), "no such key is queued"
+    else:
+        key = key_of(target, words)
+        held = [entry for entry in entries_of(target, key) if state_of(entry) in HELD]
+        nothing = f"nobody holds {key}"
     if not held:
-        _answer(as_json, [], f"Nothing to release: nobody holds {key}.")
+        _answer(as_json, [], f"Nothing to release: {nothing}.")
         raise click.exceptions.Exit(1)
     if not yes:
-        _ask(target, held)
+        _show_queued(held) if queued else _show(target, held)
+        _ask(f"Release these {len(held)} keys?" if queued else "Release it?")
     guard = Guard(target.store, listeners=())
     freed = [entry for entry in held if guard.free(entry.key, token=entry.token, by=_who())]
     if guard.recorder is not None:
@@ -60,13 +86,30 @@ def command(target: Target, words: tuple[str, ...], yes: bool, as_json: bool) ->
         raise click.exceptions.Exit(1)
 
 
-def _ask(target: Target, held: list[Entry]) -> None:
+def _queued(target: Target, task: str, older_than: float) -> list[Entry]:
+    found = (entry for entry in target.store.scan() if state_of(entry) == "queued" and fits(entry.key, task))
+    return [entry for entry in found if not entry.key.startswith(INTERNAL) and age_of(entry) >= older_than]
+
+
+def _show_queued(held: list[Entry]) -> None:
+    oldest: dict[str, list[float]] = {}
+    for entry in held:
+        oldest.setdefault(space_of(entry.key), []).append(age_of(entry))
+    for task, ages in sorted(oldest.items()):
+        echo(f"{task}: {len(ages)} queued, for up to {age(max(ages))}", err=True)
+    echo(_EFFECTS["queued"], err=True)
+
+
+def _show(target: Target, held: list[Entry]) -> None:
     for entry in held:
         echo(sentence(entry, decisions_of(target, entry.key, 50)), err=True)
         echo(_EFFECTS[state_of(entry)], err=True)
+
+
+def _ask(question: str) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError("nobody is there to be asked; look at the above, and say --yes")
-    click.confirm("Release it?", abort=True, err=True)
+    click.confirm(question, abort=True, err=True)
 
 
 def _answer(as_json: bool, freed: list[Entry], text: str) -> None:

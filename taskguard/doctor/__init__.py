@@ -20,9 +20,9 @@ def examine(store: Store, app: Any = None) -> list[Finding]:
 
     checks = [*process.CHECKS, *servers.CHECKS, *clock.CHECKS, *observed.CHECKS]
     if app is not None:
-        from taskguard.doctor import beats, celery  # which needs Celery
+        from taskguard.doctor import beats, broker, celery  # which needs Celery
 
-        checks += [*celery.CHECKS, *beats.CHECKS]
+        checks += [*celery.CHECKS, *beats.CHECKS, *broker.CHECKS]
     patient = Patient(store, app)
     found = [finding for check in checks for finding in check(patient)]
     return sorted(found, key=lambda finding: (finding.level != "error", finding.id, finding.about))

@@ -31,6 +31,8 @@ IDS: dict[str, str] = {
     "TG208": "scheduled jobs are not guarded",
     "TG209": "a delay is longer than the visibility timeout",
     "TG210": "RabbitMQ does not wait so long for an acknowledgement",
+    "TG211": "queued jobs have no message",
+    "TG212": "the broker cannot be asked",
     "TG301": "a key ignores an argument that varies",
     "TG302": "leases were lost",
 }

@@ -45,6 +45,8 @@ class Envelope(NamedTuple):
     """The highest token that a resource refused it with: the next one is higher."""
     after_outage: bool = False
     """It was deferred because the store did not answer: a holder may not have been able to renew."""
+    call: str = ""
+    """Which call of the id this is, where it may not be the first: each call's callbacks hear of the end once."""
     unanswered: bool = False
     """It was deferred because its job had ended, and whoever waits for it may just have been notified."""
 

@@ -13,7 +13,7 @@ from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import queue_entry_of
 from taskguard.engine.value import Value
 from taskguard.errors import DuplicateTaskError, PayloadMismatchError
-from taskguard.places import is_queued, next_of
+from taskguard.places import is_queued, next_of, run_of
 from taskguard.policy import REUSE, Policy
 from taskguard.schedule.entry import may_be_of_a_slot
 from taskguard.store import Claim, Completed, Entry, Held, How, Lease
@@ -56,6 +56,10 @@ class Call(Value):
     may_raise: bool = True
     nobody_listens: bool = False
     """The queue itself makes the call, and an error would hit the job before it: the worker refuses it instead."""
+    may_be_further: bool = False
+    """Something is linked to the call, and its id, which somebody chose, may have been called before."""
+    hears_by_message: bool = False
+    """A handle is not enough: something is linked to the call, or waits for a message of its own."""
     meanwhile: Callable[[], None] | None = None
     shown: Callable[[str], str] = str
     """An owner as people know it."""
@@ -67,10 +71,19 @@ class Call(Value):
         envelope = self.envelope
         self.entry = queue_entry_of(self.policy, envelope)
         if not self.entry or envelope.slot:
-            return Publish(envelope)  # whether it may run is for the worker to ask, or for the run of its slot
+            return self.unclaimed()  # whether it may run is for the worker to ask, or for the run of its slot
         if self.policy.on_conflict.enqueue == "run_once_more" and not envelope.queue_entry:
             return Look(next_of(envelope.key))
         return self._ask()
+
+    def unclaimed(self) -> Publish:
+        """The store was not asked about the run of this id, so this may not be its first call."""
+        if self.may_be_further and not self.envelope.slot:
+            self._name_call()
+        return Publish(self.envelope)
+
+    def _name_call(self, *, has_ended: bool = False) -> None:
+        self.envelope = self.envelope._replace(call=self.new_attempt(), unanswered=has_ended)
 
     def looked(self, entry: Entry | None) -> Effect:
         """At the place of the one more run: one that is queued there has not begun, though the key may be free.
@@ -103,20 +116,29 @@ class Call(Value):
 
     def answered(self, answer: Lease | Held | Completed) -> Effect:
         if isinstance(answer, Lease):
+            if self.may_be_further and answer.key != run_of(self.policy, self.envelope.key, self.owner):
+                self._name_call()
             return Publish(self.envelope, answer)
         if not self.policy.enforce:
-            return Publish(self.envelope)
+            return self.unclaimed()
         mine = self.envelope.payload if self.envelope.idempotency_key else ""
         if mine and answer.payload and mine != answer.payload:
             return self._refuse(PayloadMismatchError(answer.key, self.shown(answer.owner)), answer)
+        if answer.owner == self.owner:
+            return self._met_itself(answer)
         if isinstance(answer, Completed):
-            if self.needs_own_handle and answer.owner != self.owner:
-                return Publish(self.envelope, about=answer)  # a worker answers under this id
-            return Answer(answer)
-        if answer.owner == self.owner:  # its message goes out once more only if it is queued
-            return Publish(self.envelope, answer, answer) if answer.state == "queued" else Answer(answer)
+            # A worker answers under this id.
+            return Publish(self.envelope, about=answer) if self.needs_own_handle else Answer(answer)
         self.held = answer
         return LookAfter(answer)
+
+    def _met_itself(self, found: Held | Completed) -> Effect:
+        """This id was called before. Its message goes out once more if it is queued, or if only that will do."""
+        if self.hears_by_message:
+            self._name_call(has_ended=isinstance(found, Completed))
+        if isinstance(found, Held) and found.state == "queued":
+            return Publish(self.envelope, found, found)
+        return Publish(self.envelope, about=found) if self.hears_by_message else Answer(found)
 
     def _refuse(self, error: Exception, found: Held | Completed) -> Effect:
         return Publish(self.envelope, about=found) if self.nobody_listens else Raise(error)
@@ -131,7 +153,7 @@ class Call(Value):
             return EndQueued(held.key, held.owner, how, self.policy.keep)
         is_unbacked = held.publish and known == "unknown"
         if is_unbacked and held.payload == self.envelope.payload and not may_be_of_a_slot(held.owner):
-            return StandIn(held, self.envelope._replace(id=held.owner, queue_entry="", slot=None).as_new())
+            return StandIn(held, self.envelope._replace(id=held.owner, queue_entry="", slot=None, call="").as_new())
         # Else that message cannot be made of this call: this one is published, and takes its place if need be.
         return self._meet(held, is_unbacked or known == "gone" or not has_handle)
 

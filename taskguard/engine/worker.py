@@ -104,9 +104,9 @@ class Delivery(Leaving):
 
     def answered(self, answer: Lease | Held | Completed, now: float) -> Effect:
         is_named, self.stamp, self.met_itself = self.phase == "naming", "", False
-        self.envelope = self.envelope._replace(after_outage=False)
         if isinstance(answer, Lease):
             return self._got(answer)
+        self.envelope = self.envelope._replace(after_outage=False)
         layer = self.layers[self.at]
         if not layer.policy.enforce and not self.beside:
             self.at, self.beside = len(self.layers) - 1, True
@@ -117,14 +117,15 @@ class Delivery(Leaving):
         if isinstance(answer, Completed):
             return self._found_ended(answer, layer)
         self.met_another = True
+        is_itself = self.facts.is_this_job(answer.owner)
+        if answer.state == "queued" and not is_itself:
+            self.phase, self.holder = "holder", answer
+            return LookAfter(answer)
         if not self.facts.can_wait:
             return self.leave(Raise(self._duplicate(answer)))
-        if self.facts.is_this_job(answer.owner):
+        if is_itself:
             return self._found_itself(answer, is_named)
         self.holder = answer
-        if answer.state == "queued":
-            self.phase = "holder"
-            return LookAfter(answer)
         return self._meet(answer, layer, now)
 
     def _got(self, lease: Lease) -> Effect:
@@ -137,6 +138,7 @@ class Delivery(Leaving):
         if not is_last:
             self.at += 1
             return self._ask()
+        self.envelope = self.envelope._replace(after_outage=False)
         if self.queue_entry and is_next(self.envelope):
             self.phase = "taking_place"
             return Look(self.queue_entry)
@@ -166,10 +168,8 @@ class Delivery(Leaving):
             return self.leave(
                 Drop(f"its slot {done.how} before", done=done), outer="release", how=done.how, receipt=True
             )
-        if is_own and done.how == "skipped" and layer.conflict == "raise":
-            error = DuplicateTaskError(done.key, self.facts.shown(done.twin), "running", done.at, done.token)
-            return self.leave(Raise(error, "skipped"), how="skipped", outer="release")
-        if done.how in ("succeeded", "failed"):
+        is_refusal = is_own and done.how == "skipped" and layer.conflict == "raise"
+        if is_refusal or done.how in ("succeeded", "failed"):
             return self.leave(Replay(done), how=done.how, outer="complete" if done.how == "succeeded" else "release")
         return self.leave(Drop(f"{done.how} before", done=done), how=done.how, outer="release")
 
@@ -180,7 +180,8 @@ class Delivery(Leaving):
         self.met_itself = True
         if is_named:
             return self.leave(Drop(COPY_WAITS))
-        if not self.terms.names_copies or held.state == "queued":
+        # A further call of its id is not a copy of another message: nothing else has the same callbacks.
+        if not self.terms.names_copies or held.state == "queued" or self.envelope.call:
             return self._wait("itself", held, held.remaining if held.state == "running" else float("inf"))
         if not self.envelope.copy:
             # A message is given a name when it first needs one, which is seldom.
@@ -212,6 +213,8 @@ class Delivery(Leaving):
         is_overdue = envelope.heir == held.owner and envelope.rounds >= HEIR_WAITS
         if known in ("gone", "put_off") or is_overdue:
             return self._ask(replace_queued=True)
+        if not self.facts.can_wait:
+            return self.leave(Raise(self._duplicate(held)))
         if layer.conflict == "skip" and layer.slot is not None:
             return self._skip(held, layer)
         if (over := self._over_time(held, layer, now)) is not None:
@@ -221,7 +224,7 @@ class Delivery(Leaving):
         if known == "unknown" and held.publish:
             if held.payload == envelope.payload and not may_be_of_a_slot(held.owner):
                 self.phase = "standing_in"
-                return StandIn(held, envelope._replace(id=held.owner, queue_entry="", slot=None).as_new())
+                return StandIn(held, envelope._replace(id=held.owner, queue_entry="", slot=None, call="").as_new())
             if envelope.heir != held.owner:
                 # Its message seems to be lost, and cannot be made of this one. It may also just be on its way.
                 self.envelope = envelope._replace(heir=held.owner, rounds=0)

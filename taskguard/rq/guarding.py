@@ -69,8 +69,10 @@ class Settings:
         value = self.queued_for
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 10 * 365 * 86400:
             raise ConfigurationError(f"queued_for={value!r} is no duration; write a number of seconds")
-        if not isinstance(self.listeners, (list, tuple)):
-            raise ConfigurationError("listeners= takes a list of functions; write listeners=[function]")
+        if not isinstance(self.listeners, (list, tuple)) or not all(map(callable, self.listeners)):
+            raise ConfigurationError(f"listeners={self.listeners!r} must be a list of functions; write [function, …]")
+        if not (self.store is None or isinstance(self.store, str) or callable(getattr(self.store, "claim", None))):
+            raise ConfigurationError(f"store must be the URL of a store, or a store, not {self.store!r}")
         check_on_evicting_store("on_evicting_store", self.on_evicting_store)
         check_kept("history", self.history)
         check_namespace(self.namespace)

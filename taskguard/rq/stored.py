@@ -6,7 +6,8 @@ from typing import Any
 
 from rq.job import Job, JobStatus
 
-from taskguard.outcomes import Outcomes
+from taskguard.errors import OutcomeNotKeptError
+from taskguard.outcomes import NotKept, Outcomes
 from taskguard.rq.owner import shown
 from taskguard.store import Completed
 
@@ -30,7 +31,10 @@ class StoredJob(Job):
     def return_value(self, refresh: bool = False) -> Any:
         if self._done.how != "succeeded" or self._done.outcome is None:
             return None
-        return self._outcomes.decode(self._done.outcome)
+        try:
+            return self._outcomes.decode(self._done.outcome)
+        except NotKept as error:
+            raise OutcomeNotKeptError(self._done.key, self.id, str(error)) from error
 
     @property
     def result(self) -> Any:
@@ -40,4 +44,7 @@ class StoredJob(Job):
     def exc_info(self) -> str | None:
         if self._done.how == "succeeded" or self._done.outcome is None:
             return None
-        return self._outcomes.decode_error(self._done.outcome)
+        try:
+            return self._outcomes.decode_error(self._done.outcome)
+        except NotKept:
+            return "what it failed with was not kept"

@@ -35,6 +35,12 @@ def store_of(app: Celery) -> Any:
     return app._taskguard.guard.store
 
 
+def live(app: Celery) -> list[Any]:
+    """What is queued or running, but for what the guard keeps for itself."""
+    found = store_of(app).scan()
+    return [entry for entry in found if entry.state in ("queued", "running") and not entry.key.startswith("taskguard:")]
+
+
 def sent(app: Celery) -> list[Any]:
     """The messages in the app's queue, which is empty afterwards."""
     with app.connection_for_read() as connection:
@@ -60,3 +66,8 @@ def deliver(task: Any, task_id: str, *args: Any, request: Any = None, **headers:
     ours = {f"taskguard_{name}": value for name, value in headers.items()}
     facts = {**facts, **(request or {}), **ours, "args": args}
     return build_tracer(task.name, task, app=task.app)(task_id, args, {}, facts)
+
+
+def ours_of(message: Any) -> dict[str, Any]:
+    """The guard's headers, as `deliver` takes them."""
+    return {name[10:]: value for name, value in message.headers.items() if name.startswith("taskguard_")}

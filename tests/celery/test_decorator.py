@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, ClassVar
 
 import pytest
@@ -431,3 +432,59 @@ class TestInstall:
         install(app, queued_for=7)
         assert app._taskguard.settings.queued_for == 7
         assert app._taskguard.settings.republish_after == 6
+
+
+class TestWhatTheUserSees:
+    @pytest.mark.parametrize("with_fence", [False, True])
+    def test_a_traceback_of_arguments_that_do_not_fit_shows_the_bodys_error_alone(self, with_fence):
+        app = make_app()
+        body = wants_fence if with_fence else identity
+        guarded(app, name="job", key="a")(body)
+        app.task(name="plain", shared=False)(identity)
+        ours, plain = (app.tasks[name].apply((1, 2)) for name in ("job", "plain"))
+
+        assert isinstance(ours.result, TypeError)
+        assert with_fence or str(ours.result) == str(plain.result)
+        assert ours.traceback.count("Traceback") == plain.traceback.count("Traceback") == 1
+        assert "inspect.py" not in ours.traceback
+
+    @pytest.mark.parametrize("wrong", [{"args": (1, 2)}, {"kwargs": {"b": 1}}, {}])
+    def test_arguments_that_do_not_fit_are_refused_by_celery_as_without_a_guard(self, wrong):
+        app = make_app()
+        guarded(app, name="job", key="a")(identity)
+        app.task(name="plain", shared=False)(identity)
+        errors = []
+        for name in ("job", "plain"):
+            with pytest.raises(TypeError) as caught:
+                app.tasks[name].apply_async(**wrong)
+            errors.append(str(caught.value))
+            assert caught.value.__context__ is None
+            assert caught.traceback[-1].path.name == "task.py"
+        assert errors[0] == errors[1]
+
+    @pytest.mark.skipif(not hasattr(Celery, "_warn_duplicate_task_name"), reason="before Celery 5.7 nobody is warned")
+    @pytest.mark.parametrize("how", ["function", "function, at once", "class", "by name", "lazily by name"])
+    def test_a_name_that_is_taken_is_warned_of_at_the_users_line(self, how):
+        app = make_app()
+        if how.endswith("by name"):
+            install(app, tasks={"*": {}})
+            make = app.task(name="job", shared=False, lazy=how.startswith("lazily"))
+        else:
+            make = guarded(app, name="job", lazy=how != "function, at once")
+
+        class Job(Task):
+            name = "job"
+
+            def run(self, a):
+                return a
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            make(identity)
+            if how == "class":
+                guarded(app)(Job)
+            else:
+                make(lambda a: a)
+            app.finalize()
+        taken = [warning for warning in caught if "Task name 'job' is already registered" in str(warning.message)]
+        assert [warning.filename for warning in taken] == [__file__]

@@ -10,7 +10,7 @@ import pytest
 from kombu import Exchange, Queue
 
 from taskguard import StoreUnavailableError
-from taskguard.celery import first_success, install
+from taskguard.celery import first_success, install, settings
 from taskguard.celery.guarding import guarding_of
 from taskguard.celery.scheduled import make_aware
 from taskguard.schedule import claim_of
@@ -18,7 +18,7 @@ from taskguard.stores.memory import MemoryStore
 from tests.schedule.bench import every
 from tests.waiting import wait_until
 
-from .inprocess import deliver, guarded, ids, make_app, sent, store_of
+from .inprocess import deliver, guarded, ids, make_app, ours_of, sent, store_of
 
 
 def goes_away_after(store: Any, verb: str, times: int) -> None:
@@ -142,6 +142,31 @@ def test_the_next_delivery_of_a_plain_scheduled_task_knows_of_the_outage_and_giv
     monkeypatch.setattr(guard.store, "get", lambda key: look(key) and (guard.store.renew([(lease, 30)]), look(key))[1])
     assert deliver(task, slot.job_id, **ours_of(put_back)).info.state == "IGNORED"
     assert not runs
+
+
+@pytest.mark.parametrize("then", ["return", "fail", "retry"])
+@pytest.mark.parametrize("chosen", ["retry", "fail", "run_unguarded"])
+def test_an_end_that_the_store_cannot_hear_of(monkeypatch, chosen, then):
+    monkeypatch.setattr(settings, "UNTIL_THE_STORE_IS_BACK", 0.0)
+    app, ran = make_app(taskguard_on_store_error=chosen), []
+
+    @guarded(app, bind=True, lease=0.1)
+    def work(self, a):
+        ran.append(a)
+        if then == "retry":
+            raise self.retry(countdown=0)
+        return 1 // (then == "return")
+
+    task = app.tasks[work.name]
+    task.taskguard.guarding.guard.patience = 0.0
+    for verb in ("complete", "release", "requeue"):
+        goes_away_after(store_of(app), verb, 0)
+    answer = deliver(task, f"untold {chosen} {then}", 1)
+    ends = {"return": None, "fail": "FAILURE", "retry": "RETRY"}
+    state = None if answer.info is None else answer.info.state
+    assert state == {"retry": "IGNORED", "fail": "FAILURE", "run_unguarded": ends[then]}[chosen]
+    assert len(sent(app)) == (chosen == "retry" or (then, chosen) == ("retry", "run_unguarded"))
+    assert ran == [1]
 
 
 class TestAnswering:
@@ -284,8 +309,3 @@ def make_task(app: Any, fails: bool = False, **options: Any) -> Any:
 def deliver_linked(task: Any, follow: Any, request: Any = None, **headers: Any) -> Any:
     links = {"callbacks": [follow.si()], "errbacks": [follow.si()]}
     return deliver(task, id_of(task), 1, request={**links, **(request or {})}, **headers)
-
-
-def ours_of(message: Any) -> dict[str, Any]:
-    """The guard's headers, as `deliver` takes them."""
-    return {name[10:]: value for name, value in message.headers.items() if name.startswith("taskguard_")}

@@ -120,6 +120,9 @@ def test_an_app_that_has_no_store_is_told_what_to_set(broker):
         ("queued_for", 0, "no duration"),
         ("queued_for", True, "no duration"),
         ("republish_after", "5", "no duration"),
+        ("listeners", ["print"], "no list of functions"),
+        ("namespace", "", "no name"),
+        ("namespace", 3, "no name"),
         ("tasks", ["billing.*"], "options by pattern"),
     ],
 )

@@ -265,6 +265,51 @@ def test_release_by_somebody_who_has_no_name(guard: Guard, run: Run, monkeypatch
     assert run("release", KEY, "--yes").exit_code == 0
 
 
+def test_release_queued_frees_the_keys_of_queued_jobs_and_no_others(guard: Guard, run: Run):
+    held(guard)
+    first = held(guard, OTHER, "job-2", state="queued")
+    held(guard, "by hand", "job-3", state="queued")
+    released = answer(run("release", "--queued", "--task", "shop.*", "--yes", "--json"))["released"]
+
+    assert released == [{"key": OTHER, "owner": "job-2", "token": first.token}]
+    assert [guard.store.get(key).state for key in (KEY, OTHER, "by hand")] == ["running", "free", "queued"]  # type: ignore[union-attr]
+    assert "by hand is free; it was job-3's" in run("release", "--queued", "--yes").stdout
+    assert answer(run("release", "--queued", "--yes", "--json"), code=1) == {"released": []}
+
+
+def test_release_queued_leaves_alone_what_is_queued_for_less_long(guard: Guard, run: Run):
+    held(guard, state="queued")
+
+    assert answer(run("release", "--queued", "--older-than", "1h", "--yes", "--json"), code=1) == {"released": []}
+
+
+def test_release_queued_without_yes_and_without_a_terminal_counts_them_and_does_nothing(guard: Guard, run: Run):
+    held(guard, state="queued")
+    held(guard, OTHER, "job-2", state="queued")
+    result = run("release", "--queued")
+
+    assert result.exit_code == 2
+    assert "shop.charge: 1 queued" in result.output
+    assert "shop.report: 1 queued" in result.output
+    assert "message stays in its queue" in result.output
+    assert {entry.state for entry in guard.store.scan("shop.")} == {"queued"}
+
+
+@pytest.mark.parametrize("words", [(), (KEY, "--queued"), (KEY, "--task", "shop.*"), (KEY, "--older-than", "1h")])
+def test_release_takes_a_key_or_queued(guard: Guard, run: Run, words: tuple[str, ...]):
+    result = run("release", *words, "--yes")
+
+    assert result.exit_code == 2
+    assert "name a key, or say --queued" in result.output
+
+
+def test_explain_names_the_way_out_of_a_purged_queue(guard: Guard, run: Run):
+    lease = held(guard, state="queued")
+    guard.store.mark([(lease, 30)], copy_for=30)
+
+    assert "taskguard release --queued" in " ".join(run("explain", KEY).stdout.split())
+
+
 def test_release_in_json(guard: Guard, run: Run):
     lease = held(guard)
 

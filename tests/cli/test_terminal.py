@@ -20,6 +20,7 @@ from taskguard import Guard
 from taskguard.cli.holders import Holders
 from taskguard.cli.target import Target
 from taskguard.cli.watch import Watched
+from taskguard.store import Claim
 from tests.cli.conftest import Run
 from tests.cli.terminal import Terminal
 from tests.servers import RedisServer, require
@@ -54,6 +55,19 @@ def test_release_asks_and_frees_the_key_if_the_answer_is_yes(url: str):
         assert "key is free" in terminal.shown
         entry = guard.store.get("key")
         assert entry is not None and entry.state == "free" and entry.token == fence.token
+
+
+def test_release_queued_asks_once_for_all(url: str):
+    guard = Guard(url)
+    for number in range(3):
+        guard.ask(Claim(f"shop.charge:1:{number:032}", f"job-{number}", "", state="queued", lease=60, keep_for=60))
+    with closing(Terminal("release", "--queued")) as terminal:
+        terminal.wait_for("Release these 3 keys? [y/N]:")
+        assert "shop.charge: 3 queued" in terminal.shown
+        terminal.type("y\n")
+
+        assert terminal.end() == 0
+    assert [entry.state for entry in guard.store.scan("shop.")] == ["free"] * 3
 
 
 def test_watch_shows_who_holds_what_until_it_is_told_to_end(url: str):

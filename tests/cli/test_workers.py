@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 
+from taskguard.doctor import examine
+from taskguard.doctor.broker import SETTLES_WITHIN, _ids_at_workers
 from taskguard.history import decisions
 from tests.celery.scene import Scene
 from tests.cli.conftest import Run
@@ -100,3 +103,29 @@ def test_a_child_of_the_pool_tells_before_it_ends(scene: Scene, monkeypatch: Any
     worker_process_shutdown.send(sender=None, pid=1, exitcode=0)
 
     assert [decision.event.kind for decision in decisions(guard.store)] == ["claimed", "completed"]
+
+
+def test_after_celery_purge_the_keys_of_the_purged_jobs_can_be_released(scene: Scene, run: Run):
+    purged = scene.call(value="purged")
+    assert scene.fleet.app.control.purge() == 1
+    assert scene.call().id == purged.id  # and nothing will run
+
+    released = answer(run("release", *APP, "--queued", "--task", "job", "--yes", "--json"))["released"]
+
+    assert [entry["owner"] for entry in released] == [purged.id]
+    scene.fleet.start_worker()
+    assert scene.call(value="next").get(timeout=20) == "next"
+
+
+def test_the_doctor_sees_the_messages_that_a_busy_worker_keeps(scene: Scene):
+    scene.fleet.start_worker(concurrency=1, options=["--prefetch-multiplier=4"])
+    scene.call("while_running", gate="gate")
+    scene.begun()
+    kept = scene.call("job", key="kept")
+    wait_until(lambda: kept.id in _ids_at_workers(scene.fleet.app))
+    wait_until(lambda: time.time() - scene.entry(key="kept").since > SETTLES_WITHIN)
+
+    store = scene.job("job").taskguard.guarding.guard.store
+    assert "TG211" not in [finding.id for finding in examine(store, scene.fleet.app)]
+    scene.gate.open("gate")
+    kept.get(timeout=20)

@@ -20,6 +20,7 @@ from taskguard.celery import singleton_task
 from taskguard.celery.beat import guarded
 from taskguard.celery.guarding import guarding_of
 from taskguard.doctor import IDS, examine
+from taskguard.doctor.broker import SETTLES_WITHIN
 from taskguard.events import Event
 from taskguard.history import Recorder
 from tests.doctor.conftest import Examine
@@ -438,6 +439,49 @@ def test_no_tg301_where_the_same_call_came_twice(make_app: Any, look_at: Examine
     guarding_of(app).calls.recorder.flush()
 
     assert look_at(app) == {}
+
+
+def _queued_job(app: Any, **options: Any) -> Any:
+    """A task of which a job has been queued for longer than a call takes to publish its message."""
+
+    @singleton_task(app, name="work", key="a", shared=False)
+    def work(a: int) -> int:
+        return a
+
+    work.apply_async((1,), **options)
+    wait_until(lambda: time.time() - work.taskguard.get(1).since > SETTLES_WITHIN)
+    return work
+
+
+def test_tg211_a_queue_that_was_purged(make_app: Any, look_at: Examine):
+    app = make_app()
+    work = _queued_job(app)
+    assert look_at(app) == {}
+
+    assert app.control.purge() == 1
+
+    [finding] = look_at(app)["TG211"]
+    assert finding.about == "work"
+    assert "taskguard release --queued" in finding.advice
+    work.taskguard.release(1)
+    assert look_at(app) == {}
+
+
+def test_no_tg211_before_the_countdown_is_over(make_app: Any, look_at: Examine):
+    app = make_app()
+    _queued_job(app, countdown=600)
+    app.control.purge()
+
+    assert "TG211" not in look_at(app)
+
+
+def test_tg212_a_broker_that_cannot_be_asked(make_app: Any, make_redis: Any, look_at: Examine):
+    broker = make_redis()
+    app = make_app(broker_url=broker.url)
+    _queued_job(app)
+    broker.close()
+
+    assert [*look_at(app)] == ["TG212"]
 
 
 def test_tg302_leases_that_were_lost(make_redis: Any, look: Examine):

@@ -17,13 +17,17 @@ import psutil
 import pytest
 import redis
 from rq import Worker
+from rq.cron import CronJob
 from rq.job import Job
 
 import tests.scene
 from taskguard.engine.envelope import Envelope
 from taskguard.rq import GuardedQueue, GuardedSimpleWorker
+from taskguard.rq.guarding import guard_on
 from taskguard.rq.note import read
 from taskguard.rq.noted import NOTE
+from taskguard.rq.publishing import Publisher
+from taskguard.schedule import Slot
 from tests import hatchery
 from tests.bodies import DIRECTORY
 from tests.rq import jobs
@@ -166,11 +170,12 @@ class Scene(tests.scene.Scene):
         worker.wait(60)
         return worker
 
-    def work(self, kind: type[Any] = GuardedSimpleWorker, **options: Any) -> None:
+    def work(self, kind: type[Any] = GuardedSimpleWorker, *, max_jobs: int | None = None, **options: Any) -> None:
         """Do what there is to do, in this very process: where it matters what is done, and not by whom."""
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            kind([self.queue.name], connection=self.connection, **options).work(burst=True, logging_level="WARNING")
+            worker = kind([self.queue.name], connection=self.connection, **options)
+            worker.work(burst=True, max_jobs=max_jobs, logging_level="WARNING")
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -180,6 +185,22 @@ class Scene(tests.scene.Scene):
     def call(self, name: str = "job_", then: str = "return", *, key: str = "", **options: Any) -> Any:
         """Call a job of this test's key. Options that the body does not know are RQ's."""
         return self.queue.enqueue(getattr(jobs, name), key or self.key, then, **options)
+
+    def publish(self, slot: Slot, function: Any, *args: Any, **options: Any) -> Any:
+        """Enqueue the job of a slot, as a cron does. Options are RQ's."""
+        guard = guard_on(self.connection, self.queue.serializer)
+        job = CronJob(func=function, queue_name=self.queue.name, args=args, interval=3600, **options)
+        Publisher(self.connection, guard, "taskguard", 300.0).publish(job, slot)
+        return Job.fetch(slot.job_id, self.connection, serializer=self.queue.serializer)
+
+    def entry_of(self, key: str) -> Any:
+        """What the store knows of any key, that of a slot say."""
+        return guard_on(self.connection, self.queue.serializer).store.get(key)
+
+    def live(self, name: str = "job_") -> list[Any]:
+        """What is queued or running under the test's key, or beside it."""
+        key, store = getattr(jobs, name).taskguard.key(self.key), guard_on(self.connection, self.queue.serializer).store
+        return [entry for entry in store.scan() if entry.key.startswith(key) and entry.state in ("queued", "running")]
 
     def entry(self, name: str = "job_", *, key: str = "", part: str = "") -> Any:
         guarded = getattr(jobs, name).taskguard
@@ -201,6 +222,12 @@ class Scene(tests.scene.Scene):
     def result(self, job: Any, within: float = 20.0) -> Any:
         self.wait_for_status(job, "finished", within=within)
         return Job.fetch(job.id, self.connection, serializer=self.queue.serializer).return_value()
+
+    def failure(self, job: Any) -> str:
+        """What RQ has written down of the job's failure."""
+        found = self.fetch(job).latest_result()
+        assert found is not None
+        return str(found.exc_string)
 
     def fetch(self, job: Any) -> Job:
         return Job.fetch(job.id, self.connection, serializer=self.queue.serializer)

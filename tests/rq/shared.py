@@ -29,4 +29,12 @@ def charge(order_id: str, gate: str | None = None, value: Any = None, fence: Fen
         return value
 
 
+@taskguard.rq.singleton_task(**OPTIONS)
+def refund(order_id: str, gate: str | None = None, value: Any = None) -> Any:
+    return value
+
+
+same_on_celery = taskguard.celery.singleton_task(app, name="tests.rq.shared.charge", **OPTIONS)(charge)
+"""By the name that it has at RQ."""
+refund_on_celery = taskguard.celery.singleton_task(app, name="tests.rq.shared.refund", **OPTIONS)(refund)
 charge_on_celery = taskguard.celery.singleton_task(app, name="charge", **OPTIONS)(charge)

@@ -392,7 +392,7 @@ def test_a_slot_waits_for_the_key_of_its_function(scene: Scene, hand: Hand):
     scene.start_worker()
     scene.queue.enqueue(timed.brief, "one", "wait")
     scene.ledger.wait_for("ran")
-    hand.register(timed.brief, "one")
+    hand.register(timed.brief, "one", overlap="buffer_one")
     hand.look(1)
     waits = scene.start_worker()
     wait_until(lambda: waits.log().count("timed.brief('one') (") == 2, what="it comes a second time")

@@ -126,7 +126,11 @@ def test_a_function_that_a_worker_would_not_find_is_refused(scene: Scene):
         ({"on_done": "reuse"}, "keep_for"),
         ({"queued_for": True}, "no duration"),
         ({"on_store_error": "ignore"}, "write retry, fail or run_unguarded"),
-        ({"listeners": print}, "takes a list"),
+        ({"listeners": print}, "must be a list of functions"),
+        ({"listeners": ["print"]}, "must be a list of functions"),
+        ({"namespace": ""}, "namespace must be a non-empty text"),
+        ({"namespace": 3}, "namespace must be a non-empty text"),
+        ({"store": 3}, "store must be the URL of a store"),
         ({"key": "nothing"}, "not a parameter"),
     ],
 )

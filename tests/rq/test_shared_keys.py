@@ -9,7 +9,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from rq import Queue
 
+from taskguard import PayloadMismatchError
 from tests.bodies import DIRECTORY
 from tests.rq import shared
 from tests.rq.scene import OURS, Scene, WorkerProcess
@@ -91,3 +93,40 @@ def test_work_that_is_queued_at_celery_is_not_done_by_rq(both: tuple[Scene, Modu
 
     assert result.get(timeout=20) == "by Celery" and scene.result(job) == "by Celery"
     assert scene.runs == 1
+
+
+# -- a caller's own key -----------------------------------------------------------------------------------------------
+
+
+def test_an_idempotency_key_stands_for_one_function_only(both: tuple[Scene, ModuleType]):
+    """Two functions that share their keys: the outcome of one is no answer to a call of the other."""
+    scene, module = both
+    scene.queue.enqueue(module.charge, scene.key, idempotency_key="order")
+    with pytest.raises(PayloadMismatchError):
+        scene.queue.enqueue(module.refund, scene.key, idempotency_key="order")
+    module.same_on_celery.apply_async((scene.key,), idempotency_key="another order")
+    with pytest.raises(PayloadMismatchError):
+        module.refund_on_celery.apply_async((scene.key,), idempotency_key="another order")
+
+
+def test_an_idempotency_key_stands_for_the_same_call_in_both_queues(both: tuple[Scene, ModuleType]):
+    scene, module = both
+    job = scene.queue.enqueue(module.charge, scene.key, value=1, idempotency_key="order")
+
+    same = module.same_on_celery.apply_async((scene.key,), {"value": 1}, idempotency_key="order")
+    assert same.taskguard.duplicate and same.taskguard.owner == f"rq:{job.id}"
+    with pytest.raises(PayloadMismatchError):
+        module.same_on_celery.apply_async((scene.key,), {"value": 2}, idempotency_key="order")
+    with pytest.raises(PayloadMismatchError):
+        module.charge_on_celery.apply_async((scene.key,), {"value": 1}, idempotency_key="order")  # another name
+
+
+def test_a_worker_compares_the_function_too(both: tuple[Scene, ModuleType]):
+    """Whatever was left to it by a plain queue."""
+    scene, module = both
+    scene.queue.enqueue(module.charge, scene.key, idempotency_key="order")
+    job = Queue(scene.queue.name, connection=scene.connection).enqueue(module.refund, scene.key)
+    note = scene.note(job)._replace(idempotency_key="order")
+    at_worker = module.refund.taskguard.identified(note, (scene.key,), {})
+
+    assert at_worker.payload.startswith("tests.rq.shared.refund:")

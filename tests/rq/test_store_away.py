@@ -10,7 +10,7 @@ import redis
 from rq import Queue
 
 from taskguard import StoreUnavailableError
-from taskguard.rq import GuardedSimpleWorker
+from taskguard.rq import GuardedSimpleWorker, delivery
 from taskguard.rq.guarding import Settings
 from taskguard.rq.owner import owner_of
 from tests.rq import jobs
@@ -103,7 +103,7 @@ def test_when_the_one_more_run_looks_for_its_place(scene: Scene, flaky: Any, cho
     policy = jobs.more.taskguard.policy
     _, lease = store.guard.ask(store.guard.new_claim(store.key(scene.key), "of another queue", policy))
     job = scene.call("more")
-    assert scene.note(job).place.endswith(":next")
+    assert scene.note(job).queue_entry.endswith(":next")
     store.guard.store.forget(lease.key)
     store.goes_away_after(0, "get")
     work_once(scene)
@@ -162,6 +162,22 @@ def test_when_a_lease_is_lost_and_nobody_can_be_asked_the_job_is_put_back(scene:
     scene.open()
     scene.burst()
     assert scene.result(job) == "second"
+
+
+@pytest.mark.parametrize("then", ["return", "fail", "return Retry once"])
+@pytest.mark.parametrize("chosen", ["retry", "fail", "run_unguarded"])
+def test_an_end_that_the_store_cannot_hear_of(
+    scene: Scene, flaky: Any, monkeypatch: pytest.MonkeyPatch, chosen: str, then: str
+):
+    store = flaky("quickly_held", chosen)
+    job = scene.call("quickly_held", then=then)
+    store.goes_away_after(0, "complete", "release", "requeue", "renew")
+    monkeypatch.setattr(delivery, "UNTIL_REDIS_IS_BACK", 0.0)
+    work_once(scene)
+    ends = {"return": "finished", "fail": "failed", "return Retry once": "queued"}
+
+    assert scene.status(job) == {"retry": "queued", "fail": "failed", "run_unguarded": ends[then]}[chosen]
+    assert scene.runs == 1
 
 
 class CutOff(redis.Redis):
