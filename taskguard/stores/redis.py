@@ -183,6 +183,7 @@ def _how(ending: Ending) -> list[Any]:
         outcome or b"",
         micros(ending.linger),
         int(ending.answered),
+        micros(ending.repeat_for),
     ]
 
 
