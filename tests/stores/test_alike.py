@@ -14,7 +14,8 @@ from taskguard.store import Ending, Lease, Store
 from taskguard.stores import memory, postgresql, sqlite
 from taskguard.stores.memory import MemoryStore
 from tests.servers import PostgresServer, require
-from tests.stores.differential import Clock, Memory, Postgres, Redis, Side, SQLite, find_difference
+from tests.stores.differential import find_difference
+from tests.stores.faked_time import Clock, Memory, Postgres, Redis, Side, SQLite
 
 FLAVOURS = ("valkey", "redis-6.2", "redis-8")
 NEVER = 10**9
