@@ -42,8 +42,6 @@ def answer(it: Delivery, done: Completed) -> Any:
     if is_refusal:
         it.note_end("skipped")
         raise DuplicateTaskError(it.key, done.twin, "running", done.at, done.token)
-    if not own and it.message.is_linked:
-        it.leave_receipt(done.how, done.outcome)
     it.note_end(done.how)
     if done.how == "succeeded":
         return _value_of(it, done)
@@ -122,7 +120,7 @@ def _value_of(it: Delivery, done: Completed) -> Any:
     if it.message.ignores_result and not it.message.is_linked:
         return None
     if not isinstance(it.task.backend, DisabledBackend):
-        meta = it.task.backend.get_task_meta(done.owner)
+        meta = it.task.backend.get_task_meta(done.twin or done.owner)
         if meta.get("status") == "SUCCESS":
             return meta["result"]
-    raise OutcomeNotKeptError(done.key, done.owner, problem)
+    raise OutcomeNotKeptError(done.key, done.twin or done.owner, problem)
