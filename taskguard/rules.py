@@ -19,7 +19,7 @@ Answer = TypeVar("Answer")
 
 MICROS = 1_000_000
 RELEASE_MEMORY = 60 * MICROS
-"""How long a plain release is remembered, so that asking for it again after a lost reply gets the same answer."""
+"""How long a plain release is remembered at most, unless it may be repeated for longer (`Ending.repeat_for`)."""
 DEATHS_REMEMBERED = 8
 """How many owners that died without an end keep their count of starts while others have the key."""
 AWAITED = "awaited:"
@@ -65,7 +65,12 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """How one job ended, kept under its own id whoever has the key by then."""
+    """How one job ended, kept under its own id whoever has the key by then.
+
+    "released" is no end: the job may be claimed again. An end is never replaced by it, nor by an end that is reported
+    without the lease (`release(anyway=True)`): the first one stays. Only what the holder of the newest lease reports of
+    its own run replaces it: a job that was revoked at another worker and ran to its end all the same ended as it did.
+    """
 
     owner: str
     attempt: str
@@ -75,6 +80,7 @@ class Receipt:
     until: int
     outcome: bytes | None = None
     twin: str = ""
+    """skipped: in whose favour. succeeded, failed: the job that this one joined, and whose end it was answered with."""
     answered: bool = False
 
 
@@ -100,11 +106,9 @@ class Rules:
             again = replace(entry, until=now + micros(ask.lease))
             return Step(_lease(ask.key, again), again)
         if own is not None and (own.how != "released" or own.attempt == ask.attempt):
-            if own.how == "skipped" and own.attempt == ask.attempt:
-                return Step(_held_as_told_before(ask, own, entry, now))
-            return Step(_completed(ask.key, own))
-        if twin is not None and twin.how in ("succeeded", "failed"):
-            return Step(_completed(ask.key, twin))
+            return Step(_as_answered_before(ask, own, entry, now))
+        if twin is not None and twin.how in ("succeeded", "failed") and not self.is_running(ask, entry, now):
+            return self.joined(ask, entry, twin, now)
         if entry is None:
             return self.grant(ask, None, now)
         if self.is_live(entry, now):
@@ -122,6 +126,22 @@ class Rules:
 
     def is_live(self, entry: Kept, now: int) -> bool:
         return entry.state in ("queued", "running") and entry.until > now
+
+    def is_running(self, ask: Claim, entry: Kept | None, now: int) -> bool:
+        """Whether this very job runs elsewhere: then it ends as that run does, not as its twin did."""
+        if entry is None or entry.owner != ask.owner:
+            return False
+        return entry.state == "running" and self.is_live(entry, now)
+
+    def joined(self, ask: Claim, entry: Kept | None, twin: Receipt, now: int) -> Step[Lease | Held | Completed]:
+        """The job ends as its twin did. Another copy of its message may not know of the twin, and finds its receipt."""
+        until = now + micros(ask.keep_for)
+        receipt = replace(twin, owner=ask.owner, attempt=ask.attempt, until=until, twin=twin.owner, answered=False)
+        freed = None
+        if entry is not None and entry.owner == ask.owner and entry.state == "queued":
+            # Nobody will run it, so nobody is to wait for it.
+            freed = self.ended("free", Ending(how=twin.how, keep_for=entry.keep / MICROS), entry, now)
+        return Step(_completed_by_twin(ask.key, receipt), freed, receipt)
 
     def may_adopt(self, ask: Claim, entry: Kept, now: int) -> bool:
         # An attempt that was requeued is over: a packet of its claim that comes late must not start it again.
@@ -240,7 +260,7 @@ class Rules:
             if own is not None and own.how != "released":
                 # It was revoked at another worker meanwhile: nobody will run it, so nobody is to wait for it.
                 over = self.ended("free", Ending(how=own.how, keep_for=entry.keep / MICROS), entry, now)
-                return Step(True, replace(over, requeued_by=claimant.attempt))
+                return Step(True, replace(over, requeued_by=claimant.attempt), self.prolonged(own, entry.keep, now))
             retried = entry.state == "running"
             return Step(
                 True,
@@ -288,15 +308,37 @@ class Rules:
         *,
         anyway: bool = False,
     ) -> Step[bool]:
-        if entry is not None and self.may_free(claimant, entry, anyway):
-            free = self.ended("free", ending, entry, now)
-            return Step(True, free, self.receipt(claimant, ending, entry, now))
-        if anyway:
-            if own is None or own.how == "released":
-                return Step(True, None, self.receipt(claimant, ending, None, now))
-            answers = ending.answered and own.how == ending.how  # whoever it was that ended it
-            return Step(True, None, replace(own, answered=True) if answers else None)
-        return self.told_before(claimant, ending, own)
+        freed = entry if entry is not None and self.may_free(claimant, entry, anyway) else None
+        if freed is None and not anyway:
+            return self.told_before(claimant, ending, own)
+        free = self.ended("free", ending, freed, now) if freed else None
+        if own is not None and self.keeps_end(own, ending, anyway):
+            return Step(True, free, self.kept_end(claimant, ending, own, freed, now, anyway))
+        receipt = self.receipt(claimant, ending, freed, now)
+        if anyway and own is not None:
+            # A plain release of that attempt may be asked for again; this one is answered the same in any case.
+            receipt = replace(receipt, attempt=own.attempt)
+        return Step(True, free, receipt)
+
+    def keeps_end(self, own: Receipt, ending: Ending, anyway: bool) -> bool:
+        return own.how != "released" and (anyway or ending.how == "released")
+
+    def kept_end(
+        self, claimant: Claimant, ending: Ending, own: Receipt, freed: Kept | None, now: int, anyway: bool
+    ) -> Receipt | None:
+        """The end that the job had, with what this release adds to it."""
+        kept = own
+        if freed is not None:
+            kept = self.prolonged(kept, micros(ending.keep_for), now)
+            if not anyway:
+                kept = replace(kept, attempt=claimant.attempt)  # it is answered the same again
+        if ending.answered and own.how == ending.how:  # whoever it was that ended it
+            kept = replace(kept, answered=True)
+        return kept if kept != own else None
+
+    def prolonged(self, own: Receipt, keep: int, now: int) -> Receipt:
+        """A run of the job went on until now: copies of its message may come as long after it as after any other."""
+        return replace(own, until=max(own.until, now + keep))
 
     def may_free(self, claimant: Claimant, entry: Kept, anyway: bool) -> bool:
         if entry.state == "queued" and anyway and entry.owner == claimant.owner:
@@ -323,22 +365,24 @@ class Rules:
 
     def receipt(self, claimant: Claimant, ending: Ending, entry: Kept | None, now: int) -> Receipt:
         keep = micros(ending.keep_for)
+        if ending.how == "released":
+            keep = max(min(keep, RELEASE_MEMORY), micros(ending.repeat_for))
         return Receipt(
             owner=claimant.owner,
             attempt=claimant.attempt,
             how=ending.how,
             token=entry.token if entry else 0,
             at=now,
-            until=now + (min(keep, RELEASE_MEMORY) if ending.how == "released" else keep),
+            until=now + keep,
             outcome=ending.outcome,
             answered=ending.answered,
         )
 
     def told_before(self, claimant: Claimant, ending: Ending, own: Receipt | None) -> Step[bool]:
         """The answer to a verb that was carried out before and whose reply was lost."""
-        if own is None or own.attempt != claimant.attempt or own.how != ending.how:
+        if own is None or own.attempt != claimant.attempt or ending.how not in (own.how, "released"):
             return Step(False)
-        if ending.answered and not own.answered:
+        if ending.answered and not own.answered and own.how == ending.how:
             return Step(True, None, replace(own, answered=True))
         return Step(True)
 
@@ -416,6 +460,15 @@ def _held(key: str, entry: Kept, now: int, publish: bool) -> Held:
     )
 
 
+def _as_answered_before(ask: Claim, own: Receipt, entry: Kept | None, now: int) -> Held | Completed:
+    """The job has ended; who asks again because the reply was lost is answered in the same words."""
+    if own.attempt == ask.attempt and own.how == "skipped":
+        return _held_as_told_before(ask, own, entry, now)
+    if own.attempt == ask.attempt and own.twin:
+        return _completed_by_twin(ask.key, own)
+    return _completed(ask.key, own)
+
+
 def _held_as_told_before(ask: Claim, own: Receipt, entry: Kept | None, now: int) -> Held:
     if entry is not None and entry.token == own.token and entry.state == "running":
         return _held(ask.key, entry, now, False)
@@ -433,6 +486,10 @@ def _completed(key: str, receipt: Receipt) -> Completed:
         twin=receipt.twin,
         answered=receipt.answered,
     )
+
+
+def _completed_by_twin(key: str, joined: Receipt) -> Completed:
+    return replace(_completed(key, joined), owner=joined.twin, twin="")
 
 
 def _completed_by_entry(key: str, entry: Kept) -> Completed:

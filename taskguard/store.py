@@ -48,7 +48,7 @@ class Claim(Claimant):
     skip: bool = False
     """If another owner is running: leave a receipt that this job was skipped in its favour, in the same step."""
     join: str = ""
-    """The twin this job waits for: if it ended with an outcome, that is the answer."""
+    """The twin this job waits for: if it ended with an outcome, that is the answer, and the end of this job too."""
     replace_queued: bool = False
     """Take the place of another owner that is queued and not yet running."""
     payload: str = ""
@@ -125,7 +125,7 @@ class Completed:
     outcome: bytes | None = None
     """What the owner left, as it left it; None if only the fact was kept."""
     twin: str = ""
-    """In whose favour a skipped job was skipped."""
+    """In whose favour a skipped job was skipped; of one that joined, whose end it was answered with."""
     answered: bool = False
     """Whoever waited for this job is known to have been told."""
     payload: str = ""
@@ -163,6 +163,12 @@ class Ending:
     linger: float = 0.0
     """Other owners are kept out for so many seconds more."""
     answered: bool = False
+    repeat_for: float = 0.0
+    """How long the caller repeats a plain release whose reply is lost: it is remembered so long at least.
+
+    A plain release is remembered for a minute at most otherwise, whatever `keep_for` says: nobody asks for it later,
+    and a key that is held often would leave a receipt each time.
+    """
 
 
 Clock: TypeAlias = Literal["the server's", "the host's", "none"]
@@ -206,9 +212,12 @@ class Store(Protocol):
        the key since: a redelivered message never runs twice. Every other end (failed for good, ignored, rejected,
        revoked, expired, skipped at a worker) leaves the same kind of receipt under the job's own id, with how it
        ended, whoever holds the key by then, and frees the key only if it is queued for that owner or running under
-       that attempt. A skip's receipt is written in the same step as the `Held` answer and names the twin; a joiner's
-       claim names its twin, and the store answers that twin's receipt in the same step. (Read first and claim after,
-       two jobs can skip each other and both be gone.)
+       that attempt. An end is never replaced by a plain release ("released" is no end), nor by an end reported without
+       the lease; only what the holder of the newest lease reports of its own run replaces one. A skip's receipt is
+       written in the same step as the `Held` answer and names the twin. A joiner's claim names its twin: unless the
+       joiner itself is running, the store answers that twin's end, and writes the joiner's own receipt of it, in the
+       same step. (Read first and claim after, two jobs can skip each other and both be gone. Without a receipt, another
+       copy of the joiner's message, which may not know of the twin, would run.)
     6. A queued entry is adopted by its own owner when it starts, under a new token, and by nobody else. A *running*
        entry is not adopted even by the same owner: that is a second delivery of a job that is still running. An entry
        counts its starts.
@@ -259,7 +268,7 @@ class Store(Protocol):
         """The work is done: the key is done, and the owner has its receipt. Repeated, it can add `answered`."""
 
     def release(self, claimant: Claimant, ending: Ending, /, *, anyway: bool = False) -> bool:
-        """The key is free, and the owner has its receipt.
+        """The key is free, and the owner has its receipt. An end that it had stays, if this is a plain release.
 
         *anyway*: the job ends here whoever holds the key (it was revoked, or expired). It gets its receipt, if it
         has none yet, and the key is freed also if it is queued for that owner. A receipt that says the same end can

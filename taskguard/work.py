@@ -14,11 +14,14 @@ from taskguard.errors import LeaseLostError, StaleFenceError, StoreError
 from taskguard.events import Kind
 from taskguard.fence import Effects, Fence, current_fences, make_current
 from taskguard.heartbeat import Holding
-from taskguard.policy import Policy
+from taskguard.policy import LONGEST, Policy
 from taskguard.store import Ending, How, Lease
 
 if TYPE_CHECKING:
     from taskguard.guard import Guard
+
+REPLY_ON_ITS_WAY = 30.0
+"""Seconds that the last question of a patience may take to reach the store, beside the patience itself."""
 
 
 def effects_of(policy: Policy, owner: str, idempotency_key: str, effect_key: str | None = None) -> Effects:
@@ -142,7 +145,7 @@ class Work:
     def give_up(self) -> None:
         """Free the key: the body has not run, or another run has replaced it. Nobody is kept out for that."""
         with suppress(StoreError):
-            ending = Ending(keep_for=self._policy.keep)
+            ending = Ending(keep_for=self._policy.keep, repeat_for=self._repeat_for)
             self._end(lambda: self._guard.store.release(self.lease, ending), "released")
 
     def release_quietly(self) -> bool:
@@ -177,14 +180,23 @@ class Work:
     def _ending(self, how: How, outcome: bytes | None) -> Ending:
         held = since_boot() - self._asked
         linger = max(0.0, (self._policy.hold_at_least or 0.0) - held)
-        return Ending(how=how, keep_for=self._policy.keep, outcome=outcome, linger=linger)
+        return Ending(how=how, keep_for=self._policy.keep, outcome=outcome, linger=linger, repeat_for=self._repeat_for)
+
+    @property
+    def _patience_at_the_end(self) -> float:
+        return max(self._guard.patience, self.patience, self._holding.remaining)
+
+    @property
+    def _repeat_for(self) -> float:
+        """How long `_end` may ask for the same end again; a signal that cuts it short has it ask once more."""
+        return min(self._patience_at_the_end + self._guard.patience + REPLY_ON_ITS_WAY, LONGEST)
 
     def _end(self, verb: Callable[[], bool], kind: Kind) -> bool:
         # Renewed until the store has answered: one that is slow to answer must not cost the lease.
         self._leave_body()
         self._holding.settling = True
         try:
-            return self._guard.settle(self.lease, verb, kind, patience=max(self.patience, self._holding.remaining))
+            return self._guard.settle(self.lease, verb, kind, patience=self._patience_at_the_end)
         except BaseException as error:
             if interrupt.came_by_signal(error):
                 # A job's time-out, say: whether the end was carried out is unknown, and asking again is safe. Should

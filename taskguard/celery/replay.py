@@ -122,7 +122,7 @@ def _value_of(it: CeleryDelivery, done: Completed) -> Any:
     if it.message.ignores_result and not it.message.is_linked:
         return None
     if not isinstance(it.task.backend, DisabledBackend):
-        meta = it.task.backend.get_task_meta(done.owner)
+        meta = it.task.backend.get_task_meta(done.twin or done.owner)
         if meta.get("status") == "SUCCESS":
             return meta["result"]
-    raise OutcomeNotKeptError(done.key, done.owner, problem)
+    raise OutcomeNotKeptError(done.key, done.twin or done.owner, problem)

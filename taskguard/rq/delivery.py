@@ -285,7 +285,11 @@ class RQDelivery:
         if isinstance(step.error, TooManyStartsError):
             self.job.note_end(for_good=True)
         elif step.matters and (step.error is not None or (step.verb == "complete" and self.job.is_scheduled_again)):
-            self._patiently(self.job.note_end)
+            self.note_end()
+
+    def note_end(self) -> None:
+        """This enqueueing of the job has come to its end."""
+        self._patiently(self.job.note_end)
 
     def comes_again(self, error: BaseException) -> tuple[bool, float] | None:
         if self.job.should_retry:

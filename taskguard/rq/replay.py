@@ -21,6 +21,8 @@ class NothingToTell(Exception):  # noqa: N818 - no error: this delivery ends, an
 
 
 def replay(it: RQDelivery, done: Completed) -> Any:
+    if not it.is_this_job(done.owner) and (done.how == "failed" or it.job.is_scheduled_again):
+        it.note_end()  # it has its receipt, so what is enqueued from now on is another occurrence
     if it.has_our_worker and it.is_this_job(done.owner):
         status = it.status()
         if status in (JobStatus.FINISHED, JobStatus.FAILED):
@@ -44,7 +46,7 @@ def _value_of(it: RQDelivery, done: Completed) -> Any:
             problem = str(error)
     if it.job.result_ttl == 0:
         return None
-    twin = Job(job_id_of(done.owner) or "-", connection=it.job.connection, serializer=it.job.serializer)
+    twin = Job(job_id_of(done.twin or done.owner) or "-", connection=it.job.connection, serializer=it.job.serializer)
     found = twin.latest_result()
     if found is not None and found.type == found.Type.SUCCESSFUL:
         return found.return_value

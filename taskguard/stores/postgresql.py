@@ -112,7 +112,7 @@ class PostgresStore(Forked):
     def claim(self, claim: Claim, /) -> Lease | Held | Completed:
         durations = {name: micros(getattr(claim, name)) for name in ("lease", "keep_for", "copy_for")}
         asked = {name: getattr(claim, name) for name in _ASKED}
-        row = self._call("claim_1", namespace=self._namespace, **asked | durations)
+        row = self._call("claim_2", namespace=self._namespace, **asked | durations)
         if next(self._claims) % PURGE_EVERY == 0:
             # The claim has its answer, whatever becomes of the tidying.
             with suppress(StoreError):
@@ -138,13 +138,13 @@ class PostgresStore(Forked):
         self, claimant: Claimant, seconds: float, /, *, copy_for: float, keep_starts: bool = False, copy: str = ""
     ) -> bool:
         how = {"period": micros(seconds), "copy_for": micros(copy_for), "keep_starts": keep_starts, "copy": copy}
-        return bool(self._call("requeue_1", **self._who(claimant), **how).requeue_1)
+        return bool(self._call("requeue_2", **self._who(claimant), **how).requeue_2)
 
     def mark(self, published: Sequence[tuple[Claimant, float]], /, *, copy_for: float) -> list[bool]:
         if not published:
             return []
         row = self._call(
-            "mark_1",
+            "mark_2",
             namespace=self._namespace,
             keys=[claimant.key for claimant, _ in published],
             owners=[claimant.owner for claimant, _ in published],
@@ -153,7 +153,7 @@ class PostgresStore(Forked):
             periods=[micros(seconds) for _, seconds in published],
             copy_for=micros(copy_for),
         )
-        return list(row.mark_1)
+        return list(row.mark_2)
 
     def complete(self, claimant: Claimant, ending: Ending, /) -> bool:
         return self._end(claimant, ending, state="done", anyway=False)
@@ -212,8 +212,9 @@ class PostgresStore(Forked):
         }
 
     def _end(self, claimant: Claimant, ending: Ending, **how: Any) -> bool:
-        how |= asdict(ending) | {"keep_for": micros(ending.keep_for), "linger": micros(ending.linger)}
-        return bool(self._call("end_1", **self._who(claimant), **how).end_1)
+        durations = {name: micros(getattr(ending, name)) for name in ("keep_for", "linger", "repeat_for")}
+        how |= asdict(ending) | durations
+        return bool(self._call("end_2", **self._who(claimant), **how).end_2)
 
     def _call(self, function: str, idle: list[_Connection] | None = None, /, **arguments: Any) -> Any:
         named = ", ".join(f"_{name} => %({name})s" for name in arguments)

@@ -162,10 +162,29 @@ RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 
+-- The entry when its claim has ended.
+CREATE OR REPLACE FUNCTION taskguard.ended_1(
+    e taskguard.entry, _state text, _how text, _keep_for bigint, _linger bigint, _outcome bytea, _now bigint
+) RETURNS taskguard.entry LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    e.state := _state;
+    e.attempt := '';
+    e.since := _now;
+    e.until := _now + greatest(_keep_for, _linger);
+    e.keep := _keep_for;
+    e.starts := 0; e.took_over := false;
+    e.copy := ''; e.copies := 0; e.copy_until := 0;
+    e.held_until := CASE WHEN _linger <> 0 THEN _now + _linger ELSE 0 END;
+    e.how := _how;
+    e.outcome := CASE WHEN _state = 'done' THEN _outcome END;
+    RETURN e;
+END $$;
+
+
 -- answer: 'lease'      with owner, attempt, token, state, starts, took_over
 --         'held'       with owner, attempt, token, state, since, remaining, payload, publish, stamp
 --         'completed'  with owner, how, token, since, outcome, twin, answered, payload
-CREATE OR REPLACE FUNCTION taskguard.claim_1(
+CREATE OR REPLACE FUNCTION taskguard.claim_2(
     _namespace text, _key text, _owner text, _attempt text, _state text, _lease bigint, _keep_for bigint, _floor bigint,
     _reuse text, _skip boolean, _join text, _replace_queued boolean, _payload text, _copy text, _copy_for bigint,
     _stamp text,
@@ -193,20 +212,32 @@ BEGIN
         RETURN;
     END IF;
 
-    -- The owner's own end, or that of the job it joins. (A comparison with what is NULL is not true.)
+    -- The owner's own end; who asks again because the reply was lost is answered in the same words. Or that of the job
+    -- it joins, unless it runs elsewhere: then it ends as that run does. (A comparison with what is NULL is not true.)
     own := taskguard.receipt_1(_namespace, _key, _owner, now);
     IF own.how = 'skipped' AND own.attempt = _attempt THEN
         answer := 'held'; owner := own.twin; attempt := ''; token := own.token; state := 'running';
         since := own.at; remaining := 0; payload := ''; publish := false; stamp := '';
         IF known AND e.state = 'running' AND e.token = own.token THEN
-            since := e.since; remaining := e.until - now; payload := e.payload;
+            owner := e.owner; since := e.since; remaining := e.until - now; payload := e.payload;
         END IF;
         RETURN;
     ELSIF own.how <> 'released' OR own.attempt = _attempt THEN
         r := own;
-    ELSIF _join <> '' THEN
+        IF own.twin <> '' AND own.attempt = _attempt THEN
+            r.owner := own.twin; r.twin := '';
+        END IF;
+    ELSIF _join <> '' AND NOT (live AND mine AND e.state = 'running') THEN
         r := taskguard.receipt_1(_namespace, _key, _join, now);
-        IF r.how NOT IN ('succeeded', 'failed') THEN
+        IF r.how IN ('succeeded', 'failed') THEN
+            -- The job ends as its twin did. Another copy of its message may not know of the twin, and finds its receipt.
+            r.twin := ''; r.answered := false;
+            PERFORM taskguard.save_receipt_1(
+                _namespace, _key, _owner, _attempt, r.how, r.token, r.at, now + _keep_for, r.outcome, _join, false);
+            IF mine AND e.state = 'queued' THEN
+                PERFORM taskguard.save_1(taskguard.ended_1(e, 'free', r.how, e.keep, 0, NULL, now));
+            END IF;
+        ELSE
             r := NULL;
         END IF;
     END IF;
@@ -335,7 +366,7 @@ BEGIN
 END $$;
 
 
-CREATE OR REPLACE FUNCTION taskguard.requeue_1(
+CREATE OR REPLACE FUNCTION taskguard.requeue_2(
     _namespace text, _key text, _owner text, _attempt text, _token bigint,
     _period bigint, _copy_for bigint, _keep_starts boolean, _copy text
 ) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
@@ -361,15 +392,9 @@ BEGIN
     e.attempt := '';
     IF own.how <> 'released' THEN
         -- It was revoked at another worker meanwhile: nobody will run it, so nobody is to wait for it.
-        e.state := 'free';
-        e.since := now;
-        e.until := now + e.keep;
-        e.starts := 0; e.took_over := false;
-        e.copy := ''; e.copies := 0; e.copy_until := 0;
-        e.held_until := 0;
-        e.how := own.how;
-        e.outcome := NULL;
-        PERFORM taskguard.save_1(e);
+        PERFORM taskguard.save_1(taskguard.ended_1(e, 'free', own.how, e.keep, 0, NULL, now));
+        UPDATE taskguard.receipt SET until = greatest(until, now + e.keep)
+            WHERE namespace = _namespace AND key = _key AND owner = _owner;
         RETURN true;
     END IF;
     IF e.state = 'running' THEN
@@ -386,7 +411,7 @@ END $$;
 
 
 -- The requeue of many queued entries, as renew_1 is told them; a running one is left alone. One answer for each.
-CREATE OR REPLACE FUNCTION taskguard.mark_1(
+CREATE OR REPLACE FUNCTION taskguard.mark_2(
     _namespace text, _keys text[], _owners text[], _attempts text[], _tokens bigint[], _periods bigint[],
     _copy_for bigint
 ) RETURNS boolean[] LANGUAGE plpgsql VOLATILE AS $$
@@ -404,7 +429,7 @@ BEGIN
         answers := answers || CASE
             WHEN NOT FOUND THEN false
             WHEN e.state = 'running' AND taskguard.is_newest_1(e, _owners[n], _attempts[n], _tokens[n]) THEN false
-            ELSE taskguard.requeue_1(
+            ELSE taskguard.requeue_2(
                 _namespace, _keys[n], _owners[n], _attempts[n], _tokens[n], _periods[n], _copy_for, true, '')
         END;
     END LOOP;
@@ -413,9 +438,9 @@ END $$;
 
 
 -- complete: _state is 'done'. release: _state is 'free'; _anyway if the job ends here whoever holds the key.
-CREATE OR REPLACE FUNCTION taskguard.end_1(
+CREATE OR REPLACE FUNCTION taskguard.end_2(
     _namespace text, _key text, _owner text, _attempt text, _token bigint, _state text, _anyway boolean,
-    _how text, _keep_for bigint, _linger bigint, _outcome bytea, _answered boolean
+    _how text, _keep_for bigint, _linger bigint, _outcome bytea, _answered boolean, _repeat_for bigint
 ) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     e taskguard.entry := taskguard.hold_1(_namespace, _key);
@@ -427,36 +452,37 @@ DECLARE
             AND (e.state = 'running' OR (e.state = 'queued' AND _state = 'free')))
         OR (_anyway AND e.state = 'queued' AND e.owner = _owner));
 BEGIN
-    IF ends THEN
-        e.state := _state;
-        e.attempt := '';
-        e.since := now;
-        e.until := now + greatest(_keep_for, _linger);
-        e.keep := _keep_for;
-        e.starts := 0; e.took_over := false;
-        e.copy := ''; e.copies := 0; e.copy_until := 0;
-        e.held_until := CASE WHEN _linger <> 0 THEN now + _linger ELSE 0 END;
-        e.how := _how;
-        e.outcome := CASE WHEN _state = 'done' THEN _outcome END;
-        PERFORM taskguard.save_1(e);
-    ELSIF NOT _anyway THEN
+    IF NOT ends AND NOT _anyway THEN
         -- Refused, unless this is what was done before and the reply was lost.
-        IF own.attempt = _attempt AND own.how = _how THEN
-            IF _answered AND NOT own.answered THEN
-                UPDATE taskguard.receipt SET answered = true
-                    WHERE namespace = _namespace AND key = _key AND owner = _owner;
-            END IF;
+        IF own.attempt = _attempt AND _how IN (own.how, 'released') THEN
+            UPDATE taskguard.receipt SET answered = true
+                WHERE _answered AND NOT own.answered AND own.how = _how
+                AND namespace = _namespace AND key = _key AND owner = _owner;
             RETURN true;
         END IF;
         RETURN false;
-    ELSIF own.how <> 'released' THEN
-        UPDATE taskguard.receipt SET answered = true  -- whoever it was that ended it
-            WHERE _answered AND own.how = _how AND namespace = _namespace AND key = _key AND owner = _owner;
+    END IF;
+    IF ends THEN
+        PERFORM taskguard.save_1(taskguard.ended_1(e, _state, _how, _keep_for, _linger, _outcome, now));
+    END IF;
+    IF own.how <> 'released' AND _state = 'free' AND (_anyway OR _how = 'released') THEN
+        -- The end that the job had stays. A run of it that went on until now makes it last as long as after any other.
+        UPDATE taskguard.receipt SET
+            until = CASE WHEN ends THEN greatest(own.until, now + _keep_for) ELSE own.until END,
+            attempt = CASE WHEN ends AND NOT _anyway THEN _attempt ELSE own.attempt END,  -- it is answered the same again
+            answered = own.answered OR (_answered AND own.how = _how)                     -- whoever it was that ended it
+            WHERE (ends OR (_answered AND own.how = _how))
+            AND namespace = _namespace AND key = _key AND owner = _owner;
         RETURN true;
     END IF;
     PERFORM taskguard.save_receipt_1(
-        _namespace, _key, _owner, _attempt, _how, CASE WHEN ends THEN e.token ELSE 0 END, now,
-        now + CASE WHEN _how = 'released' THEN least(_keep_for, 60000000) ELSE _keep_for END,     -- RELEASE_MEMORY
+        _namespace, _key, _owner,
+        -- A plain release of the attempt before may be asked for again; one "anyway" is answered the same in any case.
+        CASE WHEN _anyway THEN coalesce(own.attempt, _attempt) ELSE _attempt END,
+        _how, CASE WHEN ends THEN e.token ELSE 0 END, now,
+        now + CASE WHEN _how = 'released'
+            THEN greatest(least(_keep_for, 60000000), _repeat_for)                  -- RELEASE_MEMORY
+            ELSE _keep_for END,
         _outcome, '', _answered);
     RETURN true;
 END $$;

@@ -231,6 +231,7 @@ def _how(ending: Ending) -> list[Any]:
         outcome or b"",
         micros(ending.linger),
         int(ending.answered),
+        micros(ending.repeat_for),
     ]
 
 

@@ -558,6 +558,45 @@ class StoreContract:
             assert store.release(lease, ending)
             assert self.holder(store, ending.how) == "bob"
 
+    def test_promise_4_a_release_is_remembered_for_as_long_as_it_may_be_repeated(
+        self, store: Store, elapse: Elapse
+    ) -> None:
+        ending = Ending(keep_for=SHORT / 2, repeat_for=LONG)
+        lease = claimed(store, "alice", keep_for=SHORT / 2)
+        store.release(lease, ending)
+        claimed(store, "bob", keep_for=SHORT / 2)
+        elapse(PAST)
+
+        assert store.release(lease, ending)
+
+    def test_promise_4_a_release_that_leaves_an_end_alone_is_answered_the_same_after_a_successor_came(
+        self, store: Store
+    ) -> None:
+        lease = claimed(store, "alice")
+        store.release(Claimant("key", "alice", uuid4().hex), ended("revoked"), anyway=True)
+        store.release(lease, RELEASED)
+        successor = claimed(store, "bob")
+
+        assert store.release(lease, RELEASED)
+        assert store.renew([(successor, LONG)]) == [True]
+
+    def test_promise_4_a_release_is_answered_the_same_after_the_job_was_ended_elsewhere(self, store: Store) -> None:
+        lease = claimed(store, "alice")
+        store.release(lease, RELEASED)
+        store.release(Claimant("key", "alice", uuid4().hex), ended("revoked"), anyway=True)
+
+        assert store.release(lease, RELEASED)
+        assert self.how(store, "alice") == "revoked"
+
+    def test_promise_4_a_joiner_that_asks_again_is_answered_the_same(self, store: Store) -> None:
+        store.complete(claimed(store, "alice"), succeeded(b"alice's"))
+        request = ask("joiner", join="alice")
+        first = store.claim(request)
+        claimed(store, "bob")
+
+        assert isinstance(first, Completed)
+        assert store.claim(request) == first
+
     def test_promise_4_requeue_is_answered_the_same_after_the_job_started_again(self, store: Store) -> None:
         lease = claimed(store, "alice")
         requeued(store, lease)
@@ -679,6 +718,50 @@ class StoreContract:
 
         assert self.how(store, "alice") == "succeeded"
 
+    def test_promise_5_an_end_is_not_replaced_by_a_plain_release(self, store: Store) -> None:
+        ends: tuple[How, ...] = ("revoked", "expired", "failed")
+        for how in ends:
+            running = claimed(store, "alice", how)
+            store.release(Claimant(how, "alice", uuid4().hex), ended(how), anyway=True)
+
+            assert store.release(running, RELEASED)
+            assert self.how(store, "alice", how) == how
+            assert isinstance(store.claim(ask("bob", how)), Lease)  # the key is free all the same
+
+    def test_promise_5_an_end_is_not_replaced_by_the_release_of_a_parent(self, store: Store) -> None:
+        child = claimed(store, "alice")
+        store.release(Claimant("key", "alice", uuid4().hex), ended("expired"), anyway=True)
+
+        assert store.release(attempt_of(child), ended("revoked"), anyway=True)
+        assert self.how(store, "alice") == "expired"
+        assert isinstance(store.claim(ask("bob")), Lease)
+
+    def test_promise_5_what_a_holder_reports_of_its_own_run_replaces_an_end_that_others_reported(
+        self, store: Store
+    ) -> None:
+        ends: tuple[How, ...] = ("succeeded", "failed")
+        for how in ends:
+            running = claimed(store, "alice", how)
+            store.release(Claimant(how, "alice", uuid4().hex), ended("revoked"), anyway=True)
+
+            verb = store.complete if how == "succeeded" else store.release
+            assert verb(running, ended(how, b"really"))
+            assert self.how(store, "alice", how) == how
+            assert self.outcome(store, "alice", how) == b"really"
+
+    def test_promise_5_an_end_lasts_from_when_the_last_run_of_the_job_is_over(
+        self, store: Store, elapse: Elapse
+    ) -> None:
+        for key in ("released", "requeued"):
+            running = claimed(store, "alice", key)
+            other = Claimant(key, "alice", uuid4().hex)
+            store.release(other, ended("revoked", keep_for=SHORT), anyway=True)
+            assert requeued(store, running) if key == "requeued" else store.release(running, RELEASED)
+        elapse(PAST)
+
+        for key in ("released", "requeued"):
+            assert self.how(store, "alice", key) == "revoked"
+
     def test_promise_5_a_skips_receipt_is_written_with_its_held_answer(self, store: Store) -> None:
         claimed(store, "alice")
         assert isinstance(store.claim(ask("bob", skip=True)), Held)
@@ -698,10 +781,81 @@ class StoreContract:
         store.complete(claimed(store, "alice"), succeeded(b"alice's"))
         store.release(claimed(store, "bob"), ended("failed", b"bob's"))
         for twin, outcome in (("alice", b"alice's"), ("bob", b"bob's")):
-            answer = store.claim(ask("joiner", join=twin))
+            answer = store.claim(ask(f"joiner of {twin}", join=twin))
 
             assert isinstance(answer, Completed)
             assert (answer.owner, answer.outcome) == (twin, outcome)
+
+    def test_promise_5_a_joiner_that_was_answered_has_ended(self, store: Store) -> None:
+        ends: tuple[tuple[How, bytes | None], ...] = (("succeeded", b"alice's"), ("failed", None))
+        for how, outcome in ends:
+            store.complete(claimed(store, "alice", how), ended(how, outcome))
+            store.claim(ask("joiner", how, join="alice"))
+            claimed(store, "bob", how)
+            copy = store.claim(ask("joiner", how))  # another copy of its message, which knows of no twin
+
+            assert isinstance(copy, Completed)
+            assert (copy.owner, copy.how, copy.outcome) == ("joiner", how, outcome)
+            assert (copy.twin, copy.answered) == ("alice", False)
+
+    def test_promise_5_a_joiners_end_outlives_its_twins(self, store: Store, elapse: Elapse) -> None:
+        store.complete(claimed(store, "alice"), succeeded(b"alice's", keep_for=SHORT))
+        store.claim(ask("joiner", join="alice"))
+        elapse(PAST)
+
+        assert self.outcome(store, "joiner") == b"alice's"
+
+    def test_promise_5_a_joiners_end_ends_with_the_retention_of_its_claim(self, store: Store, elapse: Elapse) -> None:
+        store.complete(claimed(store, "alice"), succeeded())
+        store.claim(ask("joiner", join="alice", keep_for=SHORT))
+        elapse(PAST)
+
+        assert isinstance(store.claim(ask("joiner")), Lease)
+
+    def test_promise_5_a_joiner_that_was_answered_can_be_joined(self, store: Store) -> None:
+        store.complete(claimed(store, "alice"), succeeded(b"alice's"))
+        store.claim(ask("bob", join="alice"))
+        answer = store.claim(ask("carol", join="bob"))
+
+        assert isinstance(answer, Completed)
+        assert (answer.owner, answer.outcome) == ("bob", b"alice's")
+
+    def test_promise_5_a_joiners_end_can_be_marked_as_answered(self, store: Store) -> None:
+        store.complete(claimed(store, "alice"), succeeded(b"alice's"))
+        request = ask("joiner", join="alice")
+        store.claim(request)
+
+        assert store.release(request, replace(succeeded(), answered=True), anyway=True)
+        told = store.claim(ask("joiner"))
+        assert isinstance(told, Completed) and told.answered and told.outcome == b"alice's"
+
+    def test_promise_5_a_joiner_that_runs_elsewhere_is_not_answered_its_twins_end(self, store: Store) -> None:
+        store.complete(claimed(store, "alice"), succeeded(b"alice's"))
+        elsewhere = claimed(store, "joiner")
+        answer = store.claim(ask("joiner", join="alice"))
+
+        assert isinstance(answer, Held)
+        assert (answer.owner, answer.token, answer.state) == ("joiner", elsewhere.token, "running")
+        assert store.complete(elsewhere, succeeded(b"its own"))
+        assert self.outcome(store, "joiner") == b"its own"
+
+    def test_promise_5_a_joiner_that_is_answered_frees_the_key_it_is_queued_for(self, store: Store) -> None:
+        store.complete(claimed(store, "alice"), succeeded(b"alice's"))
+        queued = claimed(store, "joiner", state="queued")
+
+        assert isinstance(store.claim(ask("joiner", join="alice")), Completed)
+        assert not requeued(store, queued)
+        assert isinstance(store.claim(ask("bob")), Lease)
+
+    def test_promise_5_a_late_holder_whose_other_copy_was_answered_may_still_finish(
+        self, store: Store, elapse: Elapse
+    ) -> None:
+        store.complete(claimed(store, "alice"), succeeded(b"alice's"))
+        late = claimed(store, "joiner", lease=SHORT)
+        elapse(PAST)
+
+        assert isinstance(store.claim(ask("joiner", join="alice")), Completed)
+        assert store.complete(late, succeeded(b"late"))
 
     def test_promise_5_a_joiner_takes_the_place_of_a_twin_without_an_outcome(self, store: Store) -> None:
         store.release(claimed(store, "alice"), ended("revoked"))

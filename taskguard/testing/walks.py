@@ -76,6 +76,7 @@ class _Walk:
             outcome=self.random.choice((None, b"", b"outcome")),
             linger=self.random.choice((0.0, 0.0, OVER, NEVER)),
             answered=self.random.random() < 0.2,
+            repeat_for=self.random.choice((0.0, OVER, NEVER)),
         )
 
     def claim(self) -> None:

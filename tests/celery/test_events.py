@@ -257,6 +257,22 @@ def test_a_job_that_was_published_beside_its_twin_joins_it(scene):
     assert scene.runs == 1
 
 
+@pytest.mark.parametrize("then", ["return", "fail"])
+def test_another_copy_of_the_first_message_of_a_job_that_joined_does_not_run(scene, then):
+    scene.call("while_running", then, gate=scene.key, value=7)
+    scene.begun()
+    second = scene.call("while_running", value=8, task_id=f"second-{scene.key}")
+    worker = scene.fleet.workers[0]
+    worker.wait_for_log(f"[{second.id}] ignored")  # it was put back, and joins
+    scene.gate.open(scene.key)
+    result = second.get(timeout=20, propagate=False)
+    answered = worker.log().count(f"[{second.id}] ignored")
+    scene.call("while_running", value=9, task_id=second.id)  # nothing is claimed at the call, so it is published
+    wait_until(lambda: worker.log().count(f"[{second.id}] ignored") > answered)
+    assert scene.runs == 1
+    assert repr(second.get(timeout=20, propagate=False)) == repr(result)
+
+
 def test_a_joined_job_fails_as_its_twin_does(scene):
     scene.call(then="fail", gate=scene.key)
     scene.begun()

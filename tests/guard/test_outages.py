@@ -9,7 +9,7 @@ import pytest
 
 from taskguard import Guard, StoreUnavailableError
 from taskguard.outages import LONGEST_GRACE, grace_of
-from taskguard.store import Claim, Completed, Entry, Held, Lease
+from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Held, Lease
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing.clock import FakeClock
 from taskguard.testing.contract import ask, claimed, succeeded
@@ -115,3 +115,37 @@ def test_without_an_outage_nobody_looks(store: RemoteStore, guard: Guard, clock:
     _, answer = guard.ask(ask("other", lease=LEASE))
     assert isinstance(answer, Lease)
     assert store.looks == 0
+
+
+class LosesTheReply(MemoryStore):
+    """The first release is carried out, and then it does not answer for so long."""
+
+    silence = 0.0
+
+    def release(self, claimant: Claimant, ending: Ending, /, *, anyway: bool = False) -> bool:
+        done = super().release(claimant, ending, anyway=anyway)
+        if self.silence:
+            self._clock.advance(self.silence)
+            self.silence = 0.0
+            raise StoreUnavailableError("LosesTheReply", "silent")
+        return done
+
+
+@pytest.mark.parametrize(("lease", "keep_for", "silence"), [(2, 2, 11), (300, None, 300), (3600, None, 3600)])
+def test_a_release_is_remembered_for_as_long_as_it_is_repeated(clock, lease, keep_for, silence):
+    store = LosesTheReply(clock=clock)
+    guard = Guard(store, history=False)
+    with guard.hold("key", lease=lease, keep_for=keep_for):
+        store.silence = silence
+
+    claimed(store, "next")
+
+
+def test_a_release_is_not_remembered_for_as_long_as_an_outcome(clock):
+    """A key that is held again and again, by a new owner each time, would leave a receipt of each."""
+    store = MemoryStore(clock=clock)
+    with Guard(store, history=False).hold("key", lease=30, keep_for=86400):
+        pass
+    clock.advance(120)
+    [receipt] = store._receipts.values()
+    assert receipt.until < clock()

@@ -29,6 +29,15 @@ CONFIGURATIONS: dict[str, Config] = {
     ),
     "revoke": Config(faults=faults("revoke", "crash", "redeliver", "kill"), budget=2),
     "joiner": Config(faults=EVERYDAY | {"revoke"}, budget=2, joiners=frozenset({1})),
+    "unclaimed joiner": Config(
+        faults=faults("crash", "redeliver", "kill", "pause", "lost"),
+        budget=2,
+        bare=frozenset({1}),
+        joiners=frozenset({1}),
+        queue_ends=False,
+    ),
+    "given up": Config(faults=faults("give up", "revoke", "redeliver", "crash"), budget=4, jobs=1),
+    "given up, replies lost": Config(faults=faults("give up", "revoke", "redeliver", "lost"), budget=4, jobs=1),
     "unclaimed": Config(
         faults=faults("crash", "pause", "lose", "publisher", "redeliver"),
         budget=1,

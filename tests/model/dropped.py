@@ -65,6 +65,21 @@ class JoinsAnyEnd(Rules):
         return super().claim(ask, entry, own, twin and replace(twin, how="failed"), now)
 
 
+class JoinedWhileItRuns(Rules):
+    def is_running(self, ask: Claim, entry: Kept | None, now: int) -> bool:
+        return False
+
+
+class JoinedWithoutAReceipt(Rules):
+    def joined(self, ask: Claim, entry: Kept | None, twin: Receipt, now: int) -> ClaimStep:
+        return replace(super().joined(ask, entry, twin, now), receipt=None)
+
+
+class JoinedStaysQueued(Rules):
+    def joined(self, ask: Claim, entry: Kept | None, twin: Receipt, now: int) -> ClaimStep:
+        return replace(super().joined(ask, entry, twin, now), entry=None)
+
+
 class ReleasedIsAnEnd(Rules):
     def claim(self, ask: Claim, entry: Kept | None, own: Receipt | None, twin: Receipt | None, now: int) -> ClaimStep:
         ended = own and replace(own, how="ignored") if own and own.how == "released" else own
@@ -235,6 +250,16 @@ class RevokedOverwritesAnEnd(Rules):
     def release(self, claimant: Claimant, ending: Ending, *known: Any, anyway: bool = False) -> Step[bool]:
         step = super().release(claimant, ending, *known, anyway=anyway)
         return replace(step, receipt=self.receipt(claimant, ending, None, known[-1])) if anyway else step
+
+
+class ReleaseReplacesAnEnd(Rules):
+    def keeps_end(self, own: Receipt, ending: Ending, anyway: bool) -> bool:
+        return anyway and super().keeps_end(own, ending, anyway)
+
+
+class ReleaseBesideAnEndIsNotRemembered(Rules):
+    def kept_end(self, *known: Any) -> Receipt | None:
+        return None
 
 
 # -- copies ------------------------------------------------------------------------------------------------------------

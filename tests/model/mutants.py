@@ -29,6 +29,7 @@ ONE = Config(faults=frozenset(), budget=0, jobs=1)
 TWO = Config(faults=frozenset(), budget=0)
 REPUBLISHED = replace(TWO, queue_ends=False, duplicates=True, copy_ages=True)
 JOINER = replace(TWO, joiners=frozenset({1}))
+UNCLAIMED_JOINER = replace(JOINER, bare=frozenset({1}))
 POISON = replace(TWO, poison=frozenset({0}), max_starts=2)
 GIVES_WAY = replace(TWO, bare=frozenset({1}), copy_ages=True, faults=faults("lose"), budget=1)
 CALLED_AGAIN = replace(ONE, called_again=True)
@@ -82,6 +83,24 @@ MUTANTS: dict[str, Mutant] = {
         stage.JOB_LOST,
         replace(JOINER, faults=faults("revoke"), budget=1),
         dropped.JoinsAnyEnd(),
+    ),
+    "joined while it runs": Mutant(
+        "a joiner that runs elsewhere ends as that run does",
+        stage.TOLD_WRONG,
+        replace(UNCLAIMED_JOINER, faults=faults("redeliver"), budget=1),
+        dropped.JoinedWhileItRuns(),
+    ),
+    "joined without receipt": Mutant(
+        "a joiner that is answered leaves a receipt in the same step",
+        stage.STARTED_AGAIN,
+        replace(UNCLAIMED_JOINER, faults=faults("redeliver"), budget=1),
+        dropped.JoinedWithoutAReceipt(),
+    ),
+    "joined stays queued": Mutant(
+        "a joiner that is answered waits for nothing",
+        stage.KEY_BLOCKED,
+        replace(UNCLAIMED_JOINER, faults=faults("redeliver", "kill"), budget=2, queue_ends=False),
+        dropped.JoinedStaysQueued(),
     ),
     "released is an end": Mutant(
         "a withdrawn call may be made again",
@@ -248,6 +267,18 @@ MUTANTS: dict[str, Mutant] = {
         stage.DONE_AGAIN,
         replace(JOINER, faults=faults("revoke", "redeliver"), budget=2),
         dropped.RevokedOverwritesAnEnd(),
+    ),
+    "release replaces an end": Mutant(
+        "an end is never replaced by a plain release",
+        stage.STARTED_AGAIN,
+        replace(ONE, faults=faults("revoke", "redeliver", "give up", "crash"), budget=4),
+        dropped.ReleaseReplacesAnEnd(),
+    ),
+    "release beside an end forgotten": Mutant(
+        "a release that leaves an end alone is answered the same again",
+        stage.ANSWERED_OTHERWISE,
+        replace(ONE, faults=faults("revoke", "redeliver", "give up", "lost"), budget=4),
+        dropped.ReleaseBesideAnEndIsNotRemembered(),
     ),
     "own queued not published": Mutant(
         "a call whose own id is queued publishes",

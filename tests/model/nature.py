@@ -73,7 +73,7 @@ class Nature:
         left = list(world.broker[job])
         left.remove(message)
         draft.set_messages(job, tuple(left))
-        draft.set_worker(place, Worker(CLAIM, job, owns=True, name=message.name, tag=message.tag))
+        draft.set_worker(place, Worker(CLAIM, job, owns=True, name=message.name, tag=message.tag, join=message.join))
         if self._stage.hurries(world.faults) and self._stage.alike:
             yield from self._workers.steps_of(draft.frozen(), place)
         else:

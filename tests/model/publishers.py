@@ -14,6 +14,7 @@ from tests.model.world import (
     GONE,
     JOINED,
     MARK,
+    PLAIN,
     PUBLISH,
     PUBLISH_BARE,
     PUBLISH_JOINER,
@@ -24,6 +25,7 @@ from tests.model.world import (
     WITHDRAW,
     Draft,
     Late,
+    Message,
     Publisher,
     World,
 )
@@ -96,7 +98,7 @@ class Publishers:
         elif answer.kind == "completed":
             self._is_answered(draft, job, answer.owner)
         elif job in self._config.joiners:
-            draft.set_publisher(job, Publisher(PUBLISH_JOINER))
+            draft.set_publisher(job, Publisher(PUBLISH_JOINER, twin=answer.owner))
         elif self._config.policy == "wait":
             draft.set_publisher(job, Publisher(PUBLISH_BARE))
         elif answer.publish:
@@ -120,8 +122,9 @@ class Publishers:
     def _publishes(self, world: World, job: int, publisher: Publisher) -> Iterator[Step]:
         stage = self._stage
         name = f"publisher {NAMES[job]} publishes"
+        message = Message(join=publisher.twin) if publisher.phase == PUBLISH_JOINER else PLAIN
         draft = Draft(world)
-        broken = stage.publish(draft, job)
+        broken = stage.publish(draft, job, message)
         if publisher.phase == PUBLISH_JOINER:
             self._is_over(draft, job, JOINED)
         elif publisher.phase == PUBLISH and not self._behaviour.never_marks:
@@ -131,7 +134,7 @@ class Publishers:
         yield stage.step(name, draft, broken=broken)
         if stage.may(world, "published"):
             draft = Draft(world)
-            broken = stage.publish(draft, job)
+            broken = stage.publish(draft, job, message)
             yield stage.step(f"{name}, reply lost", draft, fault=True, broken=broken)
         if publisher.phase == PUBLISH and stage.may(world, "refuse"):
             for accepted in (False, True):

@@ -182,7 +182,7 @@ class Stage:
         for other, rival in enumerate(draft.workers):
             if other != place and rival.phase in BODIES and (rival.token == worker.token or not rival.lapsed):
                 return SIDE_BY_SIDE
-        if self._is_done_by_another(draft, job):
+        if self._is_done_by_another(draft, worker):
             return DONE_AGAIN
         if job in self.config.poison:
             starts = draft.starts[job] + 1
@@ -190,20 +190,28 @@ class Stage:
             return STARTED_TOO_OFTEN if starts > self.config.max_starts else ""
         return ""
 
-    def _is_done_by_another(self, draft: Draft, job: int) -> bool:
-        if self.joins(draft.publishers[job]) and draft.ends[0] in (OK, FAILED):
+    def _is_done_by_another(self, draft: Draft, worker: Worker) -> bool:
+        if worker.join >= 0 and draft.ends[worker.join] in (OK, FAILED):
             return True
         if self.config.reuse == "nothing":
             return False
         good = (OK, FAILED) if self.config.reuse == "anything" else (OK,)
-        return any(end in good for other, end in enumerate(draft.ends) if other != job)
+        return any(end in good for other, end in enumerate(draft.ends) if other != worker.job)
 
-    def joins(self, publisher: Publisher) -> bool:
-        return publisher.phase == "accepted as a joiner"
+    def may_be_skipped(self, job: int) -> bool:
+        return self.config.policy != "wait" and job not in self.config.joiners
 
     def body_elsewhere(self, draft: Draft, place: int, job: int) -> bool:
         return any(
             worker.phase in HOLDING and worker.job == job
+            for other, worker in enumerate(draft.workers)
+            if other != place
+        )
+
+    def runs_elsewhere(self, draft: Draft, place: int, job: int) -> bool:
+        """Whether a body of the job runs at another worker under a lease that is its own."""
+        return any(
+            worker.phase in BODIES and worker.job == job and not worker.lapsed and worker.token == draft.newest
             for other, worker in enumerate(draft.workers)
             if other != place
         )
@@ -225,13 +233,12 @@ class Stage:
 
     def ask_to_run(self, world: World, worker: Worker, attempt: str, name: int) -> Ask:
         at_once = self.behaviour.names_before_publishing
-        joins = self.joins(world.publishers[worker.job])
         return Ask(
             worker.job,
             attempt,
             "running",
-            skip=self.config.policy != "wait" and not joins,
-            join=0 if joins and not self.behaviour.looks_before_joining else -1,
+            skip=self.may_be_skipped(worker.job),
+            join=-1 if self.behaviour.looks_before_joining else worker.join,
             reuse=self.config.reuse,
             copy=name,
             copy_for=COPY_FOR,
@@ -256,6 +263,7 @@ class Stage:
         self._rank_tokens(draft)
         for job in self._marked_copies(draft):
             self._number_copies(draft, job)
+            self._forget_twins(draft, job)
         if not self._told_apart:
             self._sort_workers(draft)
         return _new(
@@ -286,11 +294,11 @@ class Stage:
             phase = worker.phase
             if phase in AT_ONCE or (phase == CLAIM and not worker.asked and self.alike):
                 if phase in (PUT_BACK, CLAIM) or (phase == REJECT and worker.owns):
-                    self.publish(draft, worker.job, Message(worker.name))
+                    self.publish(draft, worker.job, Message(worker.name, join=join_of(worker)))
                 self.to_idle(draft, place)
             elif phase == PUT_BACK_COPY:
                 name = worker.name or unused_name(draft, worker.job)
-                self.publish(draft, worker.job, Message(name))
+                self.publish(draft, worker.job, Message(name, join=worker.join))
                 draft.set_worker(place, worker._replace(phase=ASK_AGAIN, owns=False, name=name))
             elif worker.owns and phase != KILLED:
                 draft.set_worker(place, worker._replace(owns=False))
@@ -327,7 +335,7 @@ class Stage:
             draft.shelf = self.store.retoken(draft.shelf, rank[draft.shelf.token])
 
     def _marked_copies(self, draft: Draft) -> set[int]:
-        jobs = {worker.job for worker in draft.workers if worker.name or worker.tag}
+        jobs = {worker.job for worker in draft.workers if worker.name or worker.tag or worker.join >= 0}
         if draft.shelf.copy:
             jobs.add(draft.shelf.owner)
         if draft.late is not None:
@@ -357,7 +365,16 @@ class Stage:
             worker._replace(name=name[worker.name], tag=tag[worker.tag]) if worker.job == job else worker
             for worker in draft.workers
         )
-        draft.set_messages(job, tuple(sorted(Message(name[each.name], tag[each.tag]) for each in messages)))
+        draft.set_messages(job, tuple(sorted(Message(name[each.name], tag[each.tag], each.join) for each in messages)))
+
+    def _forget_twins(self, draft: Draft, job: int) -> None:
+        """Whom a copy joins does not matter any more once the job has ended."""
+        if not (draft.shelf.how(job) and self._remembers):
+            return
+        draft.workers = tuple(
+            worker._replace(join=-1, joins=-1) if worker.job == job else worker for worker in draft.workers
+        )
+        draft.set_messages(job, tuple(sorted(each._replace(join=-1) for each in draft.broker[job])))
 
     def _sort_workers(self, draft: Draft) -> None:
         """Workers are alike: worlds that differ only in which of them is which are one world."""
@@ -375,6 +392,11 @@ class Stage:
         if draft.late is not None:
             ask = draft.late.ask
             draft.late = draft.late._replace(ask=ask._replace(attempt=dict(names).get(ask.attempt, ask.attempt)))
+
+
+def join_of(worker: Worker) -> int:
+    """The twin named in what it publishes of its job."""
+    return worker.joins if worker.joins >= 0 else worker.join
 
 
 def unused_name(world: World | Draft, job: int) -> int:

@@ -13,6 +13,7 @@ from tests.model.stage import (
     TOLD_WRONG,
     Stage,
     Step,
+    join_of,
     same_entry,
     unused_name,
     unused_tag,
@@ -26,6 +27,7 @@ from tests.model.world import (
     COMPLETE,
     FAIL,
     FAILED,
+    GIVE_UP,
     HOLDING,
     IDLE,
     JOINED_TO,
@@ -120,19 +122,21 @@ class Workers:
             tag = unused_tag(world, worker.job)
         name = self._same_message(world, worker).name
         draft.set_worker(place, worker._replace(owns=False, tag=tag, name=name))
-        again = Message(0 if self._behaviour.names_each_delivery else name, tag)
+        again = Message(0 if self._behaviour.names_each_delivery else name, tag, worker.join)
         broken = self._stage.publish(draft, worker.job, again)
         label = f"the message of {_name(place, worker)} is delivered again ({worker.phase})"
         return self._stage.step(label, draft, fault=True, broken=broken)
 
     def _goes_back(self, draft: Draft, worker: Worker) -> str:
-        return self._stage.publish(draft, worker.job, Message(worker.name, worker.tag)) if worker.owns else ""
+        if not worker.owns:
+            return ""
+        return self._stage.publish(draft, worker.job, Message(worker.name, worker.tag, worker.join))
 
     # -- claim ---------------------------------------------------------------------------------------------------------
 
     def _claims(self, world: World, place: int, worker: Worker) -> Iterator[Step]:
         stage, job = self._stage, worker.job
-        if self._behaviour.looks_before_joining and stage.joins(world.publishers[job]) and worker.asked != "looked":
+        if self._behaviour.looks_before_joining and worker.join >= 0 and worker.asked != "looked":
             yield self._looks(world, place, worker)
             return
         attempt = stage.worker_attempt(place, job)
@@ -172,9 +176,9 @@ class Workers:
 
     def _looks(self, world: World, place: int, worker: Worker) -> Step:
         draft = Draft(world)
-        ended = world.shelf.how(0) in ("succeeded", "failed")
+        ended = world.shelf.how(worker.join) in ("succeeded", "failed")
         if ended:
-            draft.set_end(worker.job, f"{JOINED_TO}0")
+            draft.set_end(worker.job, f"{JOINED_TO}{worker.join}")
             self._is_settled(draft, place, worker, ACK)
         else:
             draft.set_worker(place, worker._replace(asked="looked"))
@@ -184,9 +188,9 @@ class Workers:
         if answer.kind == "lease":
             return self._is_granted(draft, place, worker, answer)
         if answer.kind == "completed":
-            self._learns_of_an_end(draft, place, worker.job, answer)
+            broken = self._learns_of_an_end(draft, place, worker.job, answer)
             self._is_settled(draft, place, worker, ACK)
-            return ""
+            return broken
         return self._finds_it_held(draft, place, worker, answer)
 
     def _is_granted(self, draft: Draft, place: int, worker: Worker, answer: Answer) -> str:
@@ -195,16 +199,20 @@ class Workers:
         draft.set_worker(place, worker._replace(phase=phase, token=answer.token, lapsed=0, asked="", seen=0))
         return "" if too_often else self._stage.started(draft, place)
 
-    def _learns_of_an_end(self, draft: Draft, place: int, job: int, answer: Answer) -> None:
+    def _learns_of_an_end(self, draft: Draft, place: int, job: int, answer: Answer) -> str:
         receipt = draft.shelf.receipts[job]
         if answer.owner != job:
             draft.set_end(job, f"{JOINED_TO}{answer.owner}")
+            return TOLD_WRONG if self._stage.runs_elsewhere(draft, place, job) else ""
+        if receipt and receipt.twin and answer.how != "skipped":
+            draft.set_end(job, f"{JOINED_TO}{NAMES.index(receipt.twin)}")
         elif answer.how == "skipped":
             draft.set_end(job, f"{SKIPPED_FOR}{NAMES.index(receipt.twin)}" if receipt else "")
         elif answer.how == "revoked":
             self._is_revoked(draft, place, job)
         elif answer.how != "released":
             draft.set_end(job, OK if answer.how == "succeeded" else FAILED)
+        return ""
 
     def _is_revoked(self, draft: Draft, place: int, job: int) -> None:
         draft.set_end(job, REVOKING if self._stage.body_elsewhere(draft, place, job) else REVOKED)
@@ -222,13 +230,14 @@ class Workers:
                 draft.set_worker(place, back)
             return ""
         broken = self._stands_in(draft, answer) if answer.publish else ""
-        skips = self._config.policy != "wait" and not self._stage.joins(draft.publishers[job])
-        if skips and (answer.state != "queued" or self._behaviour.gives_way_by_dropping):
+        if self._stage.may_be_skipped(job) and (answer.state != "queued" or self._behaviour.gives_way_by_dropping):
             draft.set_end(job, f"{SKIPPED_FOR}{twin}" if twin >= 0 else "")
             self._is_settled(draft, place, worker, ACK)
         else:
             # Waiting for another job, it is an ordinary message; only copies of a running job are told apart.
-            self._is_settled(draft, place, worker, ACK if worker.phase == ASK_AGAIN else PUT_BACK)
+            joins = twin if self._config.policy == "skip" else -1
+            phase = ACK if worker.phase == ASK_AGAIN else PUT_BACK
+            self._is_settled(draft, place, worker._replace(joins=joins), phase)
         return broken
 
     def _stands_in(self, draft: Draft, answer: Answer) -> str:
@@ -273,6 +282,8 @@ class Workers:
             yield from self._ends(world, place, worker, COMPLETE)
             if world.failures:
                 yield from self._ends(world, place, worker, FAIL)
+            if self._stage.may(world, "give up"):
+                yield from self._ends(world, place, worker, GIVE_UP)
             if world.retries and self._behaviour.publishes_before_requeue:
                 yield self._publishes_early(world, place, worker)
             elif world.retries:
@@ -289,23 +300,27 @@ class Workers:
             draft.failures -= verb == FAIL
             draft.retries -= verb == RETRY
         label = f"{_name(place, worker)} {verb}: {yes(did)}"
+        gives_up = verb == GIVE_UP and worker.phase == BODY
         if not did:
             phase = ACK if self._behaviour.acks_when_refused else PUT_BACK
             self._is_settled(draft, place, worker, phase)
-            yield self._stage.step(label, draft, broken=broken)
+            yield self._stage.step(label, draft, fault=gives_up, broken=broken)
             return
         self._stage.attempt_ended(draft, self._stage.worker_attempt(place, worker.job), worker.token)
-        if verb != RETRY:
+        if verb in (COMPLETE, FAIL):
             draft.set_end(worker.job, OK if verb == COMPLETE else FAILED)
-        if not worker.asked and self._stage.may(world, "lost"):
+        if not worker.asked and self._stage.may(world, "lost") and world.faults > gives_up:
             unheard = draft.copy()
+            unheard.faults -= gives_up
             unheard.set_worker(place, worker._replace(phase=verb, asked="yes"))
             yield self._stage.step(f"{label}, reply lost", unheard, fault=True, broken=broken)
         if verb == RETRY and worker.phase != RETRY_EARLY:
             draft.set_worker(place, worker._replace(phase=PUBLISH_RETRY, asked=""))
+        elif verb == GIVE_UP:
+            self._is_settled(draft, place, worker, PUT_BACK)
         else:
             self._is_settled(draft, place, worker, ACK)
-        yield self._stage.step(label, draft, broken=broken)
+        yield self._stage.step(label, draft, fault=gives_up, broken=broken)
 
     def _asks_to_end(self, world: World, place: int, worker: Worker, verb: str) -> tuple[bool, Shelf]:
         holder = Holder(worker.job, self._stage.worker_attempt(place, worker.job), worker.token)
@@ -314,6 +329,8 @@ class Workers:
             return self._store.requeue(world.shelf, holder)
         if verb == COMPLETE:
             return self._store.complete(world.shelf, holder, linger=linger)
+        if verb == GIVE_UP:
+            return self._store.release(world.shelf, holder, "released")
         if self._config.reuse == "anything":
             return self._store.complete(world.shelf, holder, "failed", linger)
         return self._store.release(world.shelf, holder, "failed", linger)
@@ -324,13 +341,14 @@ class Workers:
             return STALE_ACTED if worker.token != world.newest else ""
         if worker.asked != "yes":
             return _refused(world, worker)
-        # A requeue is remembered with the entry, so only until the key is somebody else's.
-        forgotten = worker.lapsed == 2 or (verb == RETRY and worker.token != world.newest)
+        # A requeue is remembered with the entry, so only until the key is somebody else's; a plain release until the
+        # job itself is granted the key again, and ends.
+        forgotten = worker.lapsed == 2 or (verb in (RETRY, GIVE_UP) and worker.token != world.newest)
         return "" if did or forgotten else ANSWERED_OTHERWISE
 
     def _publishes_early(self, world: World, place: int, worker: Worker) -> Step:
         draft = Draft(world)
-        message = self._same_message(world, worker)
+        message = self._same_message(world, worker)._replace(join=-1)
         broken = self._stage.publish(draft, worker.job, message)
         draft.retries -= 1
         draft.set_worker(place, worker._replace(phase=RETRY_EARLY, name=message.name))
@@ -344,14 +362,14 @@ class Workers:
         if self._behaviour.acks_before_retry and worker.owns:
             draft.set_worker(place, worker._replace(owns=False))
             return self._stage.step(f"{name} acks before its retry", draft)
-        message = self._same_message(world, worker)
+        message = self._same_message(world, worker)._replace(join=-1)
         self._is_settled(draft, place, worker._replace(name=message.name), ACK)
         broken = self._stage.publish(draft, worker.job, message)
         return self._stage.step(f"{name} publishes the retry", draft, broken=broken)
 
     def _same_message(self, world: World, worker: Worker) -> Message:
         """What is published again keeps its name, so that the store does not take the two for rivals."""
-        return Message(worker.name or unused_name(world, worker.job))
+        return Message(worker.name or unused_name(world, worker.job), join=join_of(worker))
 
     def _puts_back(self, world: World, place: int, worker: Worker) -> Step:
         draft = Draft(world)

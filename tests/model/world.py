@@ -30,6 +30,7 @@ BODY = "body"
 COMPLETE = "completes"
 FAIL = "fails"
 RETRY = "requeues for a retry"
+GIVE_UP = "gives its claim back"
 RETRY_EARLY = "published its retry early"
 PUBLISH_RETRY = "publishes the retry"
 PUT_BACK = "puts back"
@@ -41,7 +42,7 @@ REJECT = "gives the message back"
 TERMINATED = "child terminated"
 
 BODIES = frozenset({BODY, RETRY_EARLY})
-HOLDING = frozenset({BODY, RETRY_EARLY, COMPLETE, FAIL, RETRY})
+HOLDING = frozenset({BODY, RETRY_EARLY, COMPLETE, FAIL, RETRY, GIVE_UP})
 """A child is there that holds the lease, or may not know yet that it gave it back."""
 ASKING = frozenset({CLAIM, ASK_AGAIN})
 MAY_BE_GRANTED = ASKING | {PUT_BACK_COPY}
@@ -70,6 +71,8 @@ class Message(NamedTuple):
 
     name: int = 0
     tag: int = 0
+    join: int = -1
+    """The twin that this copy waits for. The copies of one job need not agree: what was published first names none."""
 
 
 PLAIN = Message()
@@ -99,6 +102,10 @@ class Worker(NamedTuple):
     asked: str = ""
     seen: int = 0
     """The token of the entry that told its copy to go on; 0 once another copy was named."""
+    join: int = -1
+    """As in the message that it has in hand, which is delivered again if it dies."""
+    joins: int = -1
+    """The twin named in the message that it is about to put back, if that is another one."""
 
 
 IDLER = Worker(IDLE)
@@ -189,6 +196,7 @@ Fault = Literal[
     "wipe",  # the store loses all it knows
     "late",  # a claim is asked again while its first packet is still on the wire
     "forget",  # somebody frees the key by hand
+    "give up",  # a worker frees the key without an end, as its body cannot run now, and puts its message back
 ]
 
 
@@ -205,7 +213,7 @@ class Config:
     policy: Literal["skip", "wait", "replace"] = "skip"
     reuse: Reuse = "nothing"
     joiners: frozenset[int] = frozenset()
-    """Jobs with somebody waiting for them: they join job A if it holds the key."""
+    """Jobs with somebody waiting for them: they join whoever holds the key, and are never skipped."""
     bare: frozenset[int] = frozenset()
     """Jobs whose publisher could not claim."""
     called_again: bool = False

@@ -12,6 +12,7 @@ from rq.command import send_stop_job_command
 from rq.job import Callback, Job
 from rq.registry import FailedJobRegistry
 
+from taskguard.rq.noted import NOTE
 from tests.rq import jobs
 from tests.rq.scene import OURS, PLAIN, Scene, both_workers, mostly_ours
 from tests.waiting import wait_until
@@ -531,6 +532,44 @@ def test_a_requeued_job_meets_a_twin_and_joins_it(scene: Scene):
 
     assert scene.result(twin) == "of the twin" and scene.result(job) == "of the twin"
     assert scene.runs == 2
+
+
+@both_workers
+@pytest.mark.parametrize("then", ["return", "fail"])
+def test_a_copy_of_a_job_that_joined_and_does_not_know_of_it_does_not_run(scene: Scene, kind: str, then: str):
+    job = _joined(scene, then)
+    scene.connection.hset(job.key, NOTE, scene.note(job).as_new().written())
+    scene.queue.push_job_id(job.id)
+    scene.burst(kind)
+
+    assert scene.runs == 1
+    assert set(results(job)) == {"SUCCESSFUL" if then == "return" else "FAILED"}
+    assert then == "fail" or scene.result(job) == "of the twin"
+
+
+def test_a_job_that_joined_a_failure_runs_when_it_is_requeued(scene: Scene):
+    job = _joined(scene, "fail")
+    FailedJobRegistry(queue=scene.queue).requeue(job.id)
+    scene.burst(OURS)
+
+    assert scene.result(job) == "its own"
+    assert scene.runs == 2
+
+
+def _joined(scene: Scene, then: str) -> Any:
+    """A job that has ended as its twin did, whose body would have returned."""
+    workers = [scene.start_worker() for _ in range(2)]
+    scene.call("while_running", then, gate="gate", value="of the twin")
+    scene.begun()
+    job = scene.call("while_running", value="its own")
+    scene.wait_for_status(job, "started")
+    wait_until(lambda: scene.note(job).join or any("held" in worker.log() for worker in workers))
+    scene.passes(1)
+    scene.open()
+    scene.wait_for_status(job, "finished" if then == "return" else "failed")
+    for worker in workers:
+        worker.stop()
+    return job
 
 
 @pytest.mark.parametrize("then", ["return", "fail"])

@@ -157,6 +157,37 @@ class LeavesAJoinerAlone(MemoryStore):
             return super().claim(ask, entry, own, None, now)
 
 
+class ForgetsThatAJoinerHasEnded(MemoryStore):
+    breaks = 5
+
+    class rules(Rules):
+        def joined(self, *known: Any) -> Any:
+            return replace(super().joined(*known), receipt=None)
+
+
+class AnswersAJoinerThatRuns(MemoryStore):
+    breaks = 5
+
+    class rules(Rules):
+        def is_running(self, ask: Claim, entry: Kept | None, now: int) -> bool:
+            return False
+
+
+class ReplacesAnEndByARelease(MemoryStore):
+    breaks = 5
+
+    class rules(Rules):
+        def keeps_end(self, own: Any, ending: Any, anyway: bool) -> bool:
+            return anyway and super().keeps_end(own, ending, anyway)
+
+
+class ForgetsAReleaseAfterAMinute(MemoryStore):
+    breaks = 4
+
+    def release(self, claimant: Any, ending: Any, /, *, anyway: bool = False) -> bool:
+        return super().release(claimant, replace(ending, repeat_for=0.0), anyway=anyway)
+
+
 class ActsOnAbsentEntries(MemoryStore):
     breaks = 3
 

@@ -14,11 +14,23 @@ local function leased(granted)
     return {ok = string.format('%.0f %d %d', granted[TOKEN], granted[STARTS], granted[TOOK_OVER] and 1 or 0)}
 end
 
-local function completed(by, receipt)
+local function completed(by, receipt, twin)
     return {
-        'completed', by, receipt[R_HOW], receipt[R_TOKEN], receipt[R_AT], receipt[R_OUTCOME], receipt[R_TWIN],
+        'completed', by, receipt[R_HOW], receipt[R_TOKEN], receipt[R_AT], receipt[R_OUTCOME], twin,
         receipt[R_ANSWERED] and 1 or 0, '',
     }
+end
+
+-- The job ends as its twin did. Another copy of its message may not know of the twin, and finds its receipt.
+local function joined(twin)
+    local receipt = {attempt, twin[R_HOW], twin[R_TOKEN], twin[R_AT], now + keep, twin[R_OUTCOME], join, false}
+    save_receipt(KEYS[2], receipt, now)
+    if entry and entry[OWNER] == owner and entry[STATE] == 'queued' then
+        -- Nobody will run it, so nobody is to wait for it.
+        local how = {how = twin[R_HOW], keep = entry[KEEP], outcome = false, linger = 0}
+        save_entry(KEYS[1], ended('free', entry, how, now), now)
+    end
+    return completed(join, receipt, '')
 end
 
 -- Owners that lost the key without an end keep their count of starts, at most eight of them.
@@ -129,6 +141,7 @@ if entry and entry[ATTEMPT] == attempt and entry[OWNER] == owner and entry[STATE
     return leased(entry)
 end
 
+-- The job has ended; who asks again because the reply was lost is answered in the same words.
 if own and (own[R_HOW] ~= 'released' or own[R_ATTEMPT] == attempt) then
     if own[R_HOW] == 'skipped' and own[R_ATTEMPT] == attempt then
         if entry and entry[TOKEN] == own[R_TOKEN] and entry[STATE] == 'running' then
@@ -136,12 +149,17 @@ if own and (own[R_HOW] ~= 'released' or own[R_ATTEMPT] == attempt) then
         end
         return {'held', own[R_TWIN], '', own[R_TOKEN], 'running', own[R_AT], 0, '', 0, ''}
     end
-    return completed(owner, own)
+    if own[R_TWIN] ~= '' and own[R_ATTEMPT] == attempt then
+        return completed(own[R_TWIN], own, '')
+    end
+    return completed(owner, own, own[R_TWIN])
 end
 
 local twin = KEYS[3] and load_receipt(KEYS[3], now)
-if twin and (twin[R_HOW] == 'succeeded' or twin[R_HOW] == 'failed') then
-    return completed(join, twin)
+-- One that runs elsewhere ends as that run does, not as its twin did.
+local runs = entry and entry[OWNER] == owner and entry[STATE] == 'running' and entry[UNTIL] > now
+if twin and not runs and (twin[R_HOW] == 'succeeded' or twin[R_HOW] == 'failed') then
+    return joined(twin)
 end
 
 if not entry then

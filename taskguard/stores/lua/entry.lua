@@ -62,7 +62,7 @@ local function is_newest(entry, owner, attempt, token)
         and (token == 0 or token == entry[TOKEN])
 end
 
--- How a job ended: ARGV[base...] = how, keep_for, outcome given?, outcome, linger, answered
+-- How a job ended: ARGV[base...] = how, keep_for, outcome given?, outcome, linger, answered, repeat_for
 local function ending(base)
     return {
         how = ARGV[base],
@@ -70,6 +70,7 @@ local function ending(base)
         outcome = ARGV[base + 2] == '1' and ARGV[base + 3] or false,
         linger = tonumber(ARGV[base + 4]),
         answered = ARGV[base + 5] == '1',
+        repeat_for = tonumber(ARGV[base + 6]),
     }
 end
 
@@ -81,18 +82,19 @@ local function ended(state, entry, how, now)
     }
 end
 
--- A plain release is remembered for a minute only, to be answered the same again.
+-- A plain release is remembered for a minute, or for as long as it may be repeated, to be answered the same again.
 local function receipt_of(attempt, entry, how, now)
-    local keep = how.how == 'released' and math.min(how.keep, 60000000) or how.keep
+    local keep = how.how == 'released' and math.max(math.min(how.keep, 60000000), how.repeat_for) or how.keep
     return {attempt, how.how, entry and entry[TOKEN] or 0, now, now + keep, how.outcome, '', how.answered}
 end
 
 -- The answer to a verb that was carried out before and whose reply was lost.
 local function told_before(key, attempt, how, receipt, now)
-    if not receipt or receipt[R_ATTEMPT] ~= attempt or receipt[R_HOW] ~= how.how then
+    local same = receipt and receipt[R_HOW] == how.how
+    if not receipt or receipt[R_ATTEMPT] ~= attempt or not (same or how.how == 'released') then
         return 0
     end
-    if how.answered and not receipt[R_ANSWERED] then
+    if how.answered and same and not receipt[R_ANSWERED] then
         receipt[R_ANSWERED] = true
         save_receipt(key, receipt, now)
     end

@@ -1,24 +1,35 @@
 -- KEYS: entry, own receipt
--- ARGV: owner, attempt, token (0: not known), how, keep_for, outcome given?, outcome, linger, answered, anyway
+-- ARGV: owner, attempt, token (0: not known), how, keep_for, outcome given?, outcome, linger, answered, repeat_for, anyway
 -- Answers 1 if the key was freed (with anyway: if the job has ended), else 0.
-local owner, attempt, anyway = ARGV[1], ARGV[2], ARGV[10] == '1'
+local owner, attempt, anyway = ARGV[1], ARGV[2], ARGV[11] == '1'
 local how = ending(4)
 local now = clock()
 local entry = load_entry(KEYS[1], now)
-local queued_here = entry and anyway and entry[STATE] == 'queued' and entry[OWNER] == owner
-if queued_here or (entry and is_claim(entry) and is_newest(entry, owner, attempt, tonumber(ARGV[3]))) then
-    save_entry(KEYS[1], ended('free', entry, how, now), now)
-    save_receipt(KEYS[2], receipt_of(attempt, entry, how, now), now)
-    return 1
-end
 local own = load_receipt(KEYS[2], now)
-if anyway then
-    if not own or own[R_HOW] == 'released' then
-        save_receipt(KEYS[2], receipt_of(attempt, nil, how, now), now)
-    elseif how.answered and own[R_HOW] == how.how then  -- whoever it was that ended it
+local queued_here = entry and anyway and entry[STATE] == 'queued' and entry[OWNER] == owner
+local frees = queued_here or (entry and is_claim(entry) and is_newest(entry, owner, attempt, tonumber(ARGV[3])))
+if not frees and not anyway then
+    return told_before(KEYS[2], attempt, how, own, now)
+end
+if frees then
+    save_entry(KEYS[1], ended('free', entry, how, now), now)
+end
+if own and own[R_HOW] ~= 'released' and (anyway or how.how == 'released') then
+    -- The end that the job had stays. A run of it that went on until now makes it last as long as after any other.
+    local answers = how.answered and own[R_HOW] == how.how  -- whoever it was that ended it
+    if frees then
+        own[R_UNTIL] = math.max(own[R_UNTIL], now + how.keep)
+        own[R_ATTEMPT] = anyway and own[R_ATTEMPT] or attempt  -- it is answered the same again
+    end
+    if answers then
         own[R_ANSWERED] = true
+    end
+    if frees or answers then
         save_receipt(KEYS[2], own, now)
     end
     return 1
 end
-return told_before(KEYS[2], attempt, how, own, now)
+-- A plain release of the attempt before may be asked for again; one "anyway" is answered the same in any case.
+local by = anyway and own and own[R_ATTEMPT] or attempt
+save_receipt(KEYS[2], receipt_of(by, frees and entry or nil, how, now), now)
+return 1

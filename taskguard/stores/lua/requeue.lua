@@ -21,6 +21,8 @@ local function requeue(key, receipt_key, owner, attempt, token, seconds)
             local over = ended('free', entry, how, now)
             over[REQUEUED_BY] = attempt
             save_entry(key, over, now)
+            own[R_UNTIL] = math.max(own[R_UNTIL], now + entry[KEEP])
+            save_receipt(receipt_key, own, now)
             return 1
         end
         if entry[STATE] == 'running' then
