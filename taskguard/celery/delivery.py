@@ -29,6 +29,7 @@ from taskguard.engine.under import ended_by, known_by, run_under
 from taskguard.engine.worker import Delivery
 from taskguard.errors import ConfigurationError, KeyArgumentError, StoreError, StoreUnavailableError
 from taskguard.guard import Guard, new_attempt
+from taskguard.interrupt import came_by_signal
 from taskguard.lone_fence import lone_fence
 from taskguard.schedule import Note
 from taskguard.store import Claimant, Completed, Entry, Held, How, Lease
@@ -195,6 +196,8 @@ class CeleryDelivery:
             try:
                 task.backend.store_result(self.id, started, "STARTED", request=request)
             except Exception as error:  # whatever the backend's driver raises: it is only a notice
+                if came_by_signal(error):
+                    raise
                 _logger.warning("%s: could not store the STARTED state: %s", self.name, error)
 
     # -- last effects ----------------------------------------------------------------------------------------------

@@ -87,6 +87,9 @@ def drive(delivery: Delivery, guards: Sequence[Guard], port: Port, effect: Effec
     try:
         while not isinstance(effect, Last):
             effect = carrying.out(effect)
+        if isinstance(effect, Drop) and effect.holder is not None:
+            _report_skipped(guards[0], delivery, effect.holder)
+        return port.finish(effect)
     except BaseException as error:
         # A job's time can be over at any point, in these very lines too. It is nobody's failure but the job's.
         again = port.comes_again(error) if came_by_signal(error) else None
@@ -96,9 +99,6 @@ def drive(delivery: Delivery, guards: Sequence[Guard], port: Port, effect: Effec
     finally:
         for work in carrying.works.values():
             work.abandon()
-    if isinstance(effect, Drop) and effect.holder is not None:
-        _report_skipped(guards[0], delivery, effect.holder)
-    return port.finish(effect)
 
 
 class _Carrying:
@@ -160,11 +160,12 @@ class _Carrying:
             if isinstance(step, RaiseTokens):
                 self._guards[-1].raise_tokens(step.entry, step.floor, self._delivery.layers[-1].policy)
                 return self._delivery.settled(True)
+            if isinstance(step, Settle):
+                self._port.before(step)
             if work is None:
                 at = step.at if isinstance(step, Settle) else -1
                 return self._delivery.settled(carry_out(self._guards[at], step))
             assert isinstance(step, Settle)
-            self._port.before(step)
             return self._delivery.settled(_end(self._guards[step.layer], work, step))
         except StoreError as error:
             report = _logger.error if isinstance(step, Settle) and step.matters else _logger.warning

@@ -64,6 +64,8 @@ class Leaving(Value):
     holder: Held | Entry | None = None
     done: Completed | None = None
     stamp: str = ""
+    has_receipt: bool = False
+    """The layer that was asked last has this job's receipt already."""
     ended: Ended | None = None
     steps: tuple[Effect, ...] = ()
     then: Last | None = None
@@ -101,7 +103,8 @@ class Leaving(Value):
         """Settle what is held, then do *then*. *own* and *outer* end the innermost claim and those around it."""
         steps, inner = list(first), len(self.layers) - 1
         if receipt:  # in all layers: a scheduled job that was retried has its key queued
-            steps += [self._receipt(at, how, error) for at in range(inner, self.at - 1, -1) if at not in self.granted]
+            outermost = self.at + self.has_receipt
+            steps += [self._receipt(at, how, error) for at in range(inner, outermost - 1, -1) if at not in self.granted]
         for at in reversed(self.granted):
             if at != inner:
                 steps += self._end(at, outer, how)
@@ -197,6 +200,8 @@ class Leaving(Value):
             return self.settled(False)
         step, self.steps = self.steps[0], self.steps[1:]
         what = self.terms.on_store_error
+        if isinstance(step, Settle) and step.spares_other_run and self.facts.can_wait:
+            self._go_back("store_away")  # a job that was refused, or skipped, must not run by another copy
         if not isinstance(step, Settle) or not step.matters:
             return self._next_step()
         if what == "run_unguarded":
@@ -219,7 +224,8 @@ class Leaving(Value):
 
         Whether a claim was granted, or a step carried out, may not be known: each is settled if it is there.
         """
-        if self.phase == "over":
+        is_over = self.phase == "over" and not isinstance(self.then, (Defer, GoOn))
+        if is_over or (self.ended is not None and error is self.ended.error):
             return ()
         seconds, copy_for = self._waits_for(None, delay)
         steps = []

@@ -99,7 +99,7 @@ class Delivery(Leaving):
         if not layer.policy.enforce or layer.conflict == "wait":
             return False
         if layer.conflict == "raise" and layer.slot is None:
-            return not self.facts.retried
+            return not self.facts.retried and not self.facts.reuses_ids  # else its queue must know of the end first
         return layer.slot is not None or not self.facts.awaited
 
     def answered(self, answer: Lease | Held | Completed, now: float) -> Effect:
@@ -256,8 +256,8 @@ class Delivery(Leaving):
     def _meet(self, held: Held, layer: Layer, now: float) -> Effect:
         """Another job runs."""
         if layer.conflict == "raise":
-            # Its receipt came with the answer.
-            return self.leave(Raise(self._duplicate(held), "skipped"), how="skipped", outer="release")
+            receipt = self.facts.reuses_ids and not self.facts.retried  # else it came with the answer
+            return self.leave(Raise(self._duplicate(held), "skipped"), how="skipped", outer="release", receipt=receipt)
         if layer.conflict == "skip" and (layer.slot is not None or not self.facts.awaited):
             return self._skip(held, layer)
         if (over := self._over_time(held, layer, now)) is not None:
@@ -271,8 +271,9 @@ class Delivery(Leaving):
             self.envelope = self.envelope._replace(join=held.owner)
 
     def _skip(self, held: Held, layer: Layer) -> Effect:
-        """Nobody waits for it, and the holder does the work. A receipt is there, or it comes with this end."""
+        """Nobody waits for it, and the holder does the work. Behind a running one its receipt came with the answer."""
         holder = held if self.layers[0].slot is not None else None
+        self.has_receipt = held.state != "queued"
         return self.leave(Drop("skipped", holder), how="skipped", outer="release", receipt=True)
 
     def _over_time(self, held: Held, layer: Layer, now: float) -> Effect | None:
@@ -399,8 +400,11 @@ class Delivery(Leaving):
         """The store could not be asked, before the body."""
         passing = isinstance(error, StoreUnavailableError)
         what = self.terms.on_store_error
-        if what == "run_unguarded" and not self.met_another:
+        is_free = not self.met_another and self.phase != "taking_place"
+        if what == "run_unguarded" and is_free:
             return self.leave(RunUnguarded(error))
+        if self.phase == "taking_place" and self.facts.can_wait:
+            return self.leave(self.deferral("store_away"), own="release")  # whether it has its place is not known
         if (what == "fail" and not self.met_another) or not self.facts.can_wait or not passing:
             return self.leave(Raise(error), how="failed", outer="release")
         self.envelope = self.envelope._replace(after_outage=True)

@@ -66,8 +66,8 @@ class Admission:
         """What the job is enqueued with."""
         self._id = job_id
         self._owner = owner_of(job_id, repeats, run)
-        queued_for = guarded.settings.queued_for + delay
-        self._waits_for = min(LONGEST, queued_for if ttl is None else float(ttl))
+        queued_for = min(LONGEST, guarded.settings.queued_for + delay)
+        self._waits_for = queued_for if ttl is None else min(queued_for, float(ttl))
         self._pending = pending
         """Claimed by this process, and enqueued when the caller executes its pipeline."""
         self._lease: Lease | None = None

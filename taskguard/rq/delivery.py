@@ -111,6 +111,7 @@ class RQDelivery:
         self._has_spent_time = False
         """The time of the job went on while it waited."""
         self._has_run = False
+        self._has_noted_end = False
         self._delivery: Delivery
         self._retry: Retry | None = None
 
@@ -284,18 +285,23 @@ class RQDelivery:
         """An end is noted in the job's hash before the store knows of it: a second copy looks there whose it is."""
         if isinstance(step.error, TooManyStartsError):
             self.job.note_end(for_good=True)
-        elif step.matters and (step.error is not None or (step.verb == "complete" and self.job.is_scheduled_again)):
+            self._has_noted_end = True
+        is_refused = step.spares_other_run and self._delivery.layers[step.at].slot is None
+        is_end = step.matters and (step.error is not None or (step.verb == "complete" and self.job.is_scheduled_again))
+        if is_end or is_refused:
             self.note_end()
 
     def note_end(self) -> None:
-        """This enqueueing of the job has come to its end."""
-        self._patiently(self.job.note_end)
+        """This enqueueing of the job has come to its end. Once: ends of a job that is scheduled again are counted."""
+        if not self._has_noted_end:
+            self._patiently(self.job.note_end)
+            self._has_noted_end = True
 
     def comes_again(self, error: BaseException) -> tuple[bool, float] | None:
         if self.job.should_retry:
             return True, self.job.get_retry_interval()
         with suppress(RedisError):
-            self.job.note_end()
+            self.note_end()
         return False, 0.0
 
     def run(self, works: Sequence[Work]) -> fx.Ended:
@@ -341,7 +347,7 @@ class RQDelivery:
             return effect.value
         if isinstance(effect, fx.Raise):
             self.forget_waiting()
-            if self._retry is not None:
+            if self._retry is not None and effect.ended_as is not None:
                 return self._retry  # which RQ knows to be one too many
             raise effect.error
         if isinstance(effect, fx.GoOn):

@@ -8,6 +8,7 @@ from rq.job import Job, JobStatus
 from taskguard.engine.drive import end_queued
 from taskguard.engine.layers import Layer
 from taskguard.engine.parent import Gone
+from taskguard.events import Kind
 from taskguard.rq.claims import JobClaims, arguments_of
 from taskguard.rq.guarding import JobGuard
 from taskguard.rq.noted import NotedJob, noted
@@ -103,7 +104,8 @@ class _Lost:
                     outcome = guard.outcomes.encode_error(error) if error is not None else None
                     ending = Ending(how=self._how, keep_for=layer.policy.keep, outcome=outcome)
                     if end_queued(guard, name, layer.owner, ending):
-                        guard.tell("released", Claimant(name, layer.owner, ""), detail=self._words)
+                        kind: Kind = "failed" if self._how == "failed" else "released"
+                        guard.tell(kind, Claimant(name, layer.owner, ""), detail=self._words)
 
     def _note_end(self) -> None:
         """Once, whichever of the names it was: the ends of a job that is scheduled again are counted."""

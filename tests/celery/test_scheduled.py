@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -158,8 +159,8 @@ def test_the_next_delivery_of_a_scheduled_job_knows_of_the_outage(make, monkeypa
     [message] = sent(task.app)
     assert message.headers["taskguard_after_outage"] is True
     asked = []
-    begin = guard.begin
-    monkeypatch.setattr(guard, "begin", lambda *a, **o: asked.append(o["after_outage"]) or begin(*a, **o))
+    ask = guard.ask
+    monkeypatch.setattr(guard, "ask", lambda *a, **o: asked.append(o["after_outage"]) or ask(*a, **o))
     deliver(task, slot.job_id, 1, **ours_of(message))
     assert task.app.ran == [1] and set(asked) == {True}
 
@@ -169,7 +170,8 @@ def test_the_store_goes_away_before_it_hears_that_a_slot_is_skipped(chosen, monk
     task = make_plain(lambda: None, taskguard_on_store_error=chosen)
     entry = every(3600, overlap="skip")
     store = guarding_of(task.app).guard.store
-    assert isinstance(store.claim(claim_of(entry.slot(AT).note(), "another", 60)), Lease)
+    queued = replace(claim_of(entry.slot(AT).note(), "another", 60), state="queued")
+    assert isinstance(store.claim(queued), Lease)
     slot = entry.slot(AT + 3_600_000_000)
     monkeypatch.setattr(store, "release", away)
     assert deliver_slot(task, slot).info.state == "IGNORED"
