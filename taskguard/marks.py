@@ -37,20 +37,20 @@ class Marks(Forked):
         _all.add(self)
 
     def after_fork(self) -> None:
-        self._lock = native.allocate_lock()
+        self._lock = native.allocate_rlock()  # a finalizer may publish in the middle of `_send`
         self._due: float | None = None
         self._waiting: dict[str, tuple[Claimant, float, float]] = {}
         self._recent: OrderedDict[str, tuple[float, float]] = OrderedDict()  # the oldest first
-        self._alarm = Alarm(self._work, lambda: self._due)
+        self._alarm = Alarm(self._work, self._upcoming)
 
     def add(self, claimant: Claimant, seconds: float, copy_for: float) -> None:
         """The message of this queued entry is with the broker: see `Store.mark`."""
         with self._lock:
             self._waiting[claimant.owner] = (claimant, seconds, copy_for)
-            if self._due is not None:
-                return
-            due = self._due = since_boot() + GATHER
-        self._alarm.ring_by(due)
+            due = self._due
+            if due is None:
+                due = self._due = since_boot() + GATHER
+        self._alarm.ring_by(due)  # also for one that is due: whoever was to ring may have been torn away by a signal
 
     def knows(self, owner: str) -> bool:
         """Whether this very process has published that job's message: the store may not have been told yet."""
@@ -82,6 +82,9 @@ class Marks(Forked):
                 self._recent.move_to_end(mark[0].owner)
             while self._recent and now - next(iter(self._recent.values()))[0] > RECENT:
                 self._recent.popitem(last=False)
+
+    def _upcoming(self) -> float | None:
+        return self._due
 
     def _work(self, now: float) -> None:
         if self._due is not None and self._due <= now:
