@@ -51,6 +51,7 @@ class Alarm:
         """See to it that the thread is awake at *moment*, which *upcoming* has to know by now."""
         is_to_start = self._arrived and not self._desk.taken.locked()
         if is_to_start or moment < self._desk.sleeps_until:
+            self._desk.wanted = moment
             self._desk.ring(_alive(self._work, self._upcoming))
         if is_to_start:
             # If this is torn, or a signal handler comes in between, the thread that is too many ends at once.
@@ -71,6 +72,8 @@ class _Desk:
         self.taken = native.allocate_lock()
         """By the thread that works; only ever tried, never waited for."""
         self.sleeps_until = -_NEVER
+        self.wanted = -_NEVER
+        """The moment that the bell was last rung for."""
         self.stopped = False
         self._bell = native.allocate_lock()
         self._bell.acquire()
@@ -118,11 +121,10 @@ def _serve(
         is_idle = False
         try:
             while duty is not None and not desk.stopped and not is_idle:
-                moment = _fall_asleep(desk, duty[1])
-                if moment is None:
+                has_moment, may_end = _fall_asleep(desk, duty[1])
+                if not has_moment:
                     duty = None
-                rang = desk.slept()
-                is_idle = moment is None and not rang
+                is_idle = not desk.slept() and may_end
                 duty = desk.caller() or duty or _alive(work, upcoming)
                 if duty is not None and not is_idle and not desk.stopped:
                     _work(duty[0])
@@ -132,12 +134,19 @@ def _serve(
         is_ours = is_idle and duty is not None and duty[1]() is not None and desk.taken.acquire(False)
 
 
-def _fall_asleep(desk: _Desk, upcoming: Callable[[], float | None]) -> float | None:
+def _fall_asleep(desk: _Desk, upcoming: Callable[[], float | None]) -> tuple[bool, bool]:
+    """Whether there is a moment to sleep until; and whether the thread may end if nobody rings before it wakes up."""
     desk.sleeps_until = _NEVER  # before it looks: what comes from now on rings
     moment = upcoming()
     now = since_boot()
+    # What it was woken for is often over by now, as a short hold is. It looks then all the same, so that it is woken by
+    # one of many short holds, and not by each.
+    wanted, desk.wanted = desk.wanted, -_NEVER
+    if moment is None and now < wanted < now + IDLE:
+        desk.sleeps_until = wanted
+        return False, False
     desk.sleeps_until = now + IDLE if moment is None else min(moment, now + LONGEST_SLEEP)
-    return moment
+    return moment is not None, moment is None
 
 
 def _work(work: Callable[[float], None]) -> None:

@@ -78,8 +78,8 @@ class Marks(Forked):
             newer = self._waiting.pop(owner, mark)
             if newer is not mark:  # it was published again meanwhile
                 self._waiting.setdefault(owner, newer)
-        for owner, (sent, _) in list(self._recent.items()):
-            if now - sent <= RECENT:
+        for owner in list(self._recent):  # not of its items: to make a tuple may call the collector, and that anybody
+            if now - self._recent.get(owner, (0.0, 0.0))[0] <= RECENT:
                 break
             self._recent.pop(owner, None)
 
