@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import weakref
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -164,7 +164,11 @@ def current_fences() -> tuple[Fence, ...]:
 
 
 def make_current(fences: tuple[Fence, ...]) -> None:
+    # Before Python 3.12 the collector may come while the variable is being set, and a finalizer that sets one too frees
+    # what the interpreter still reads. As long as there is a copy, it is not freed.
+    copy = copy_context()
     _fences.set(fences)
+    del copy
 
 
 def fence_held_here(store: Store, key: str) -> Fence | None:
