@@ -116,13 +116,20 @@ class PayloadMismatchError(TaskguardError):
 class LeaseLostError(TaskguardError):
     """This holder must stop: it was replaced, or it can no longer be sure that it was not."""
 
-    def __init__(self, key: str, token: int, unsure: bool = False) -> None:
-        super().__init__(key, token, unsure)
+    def __init__(self, key: str, token: int, unsure: bool = False, process: int = 0) -> None:
+        super().__init__(key, token, unsure, *([process] if process else []))
         self.key = key
         self.token = token
         self.unsure = unsure
+        self.process = process
+        """The process that has the lease, where this one was forked from it; else 0."""
 
     def __str__(self) -> str:
+        if self.process:
+            return (
+                f"{self.key}: the lease with token {self.token} belongs to process {self.process}; a process forked "
+                "inside the block does not hold it"
+            )
         if self.unsure:
             return (
                 f"{self.key}: the lease with token {self.token} ran out and the store cannot be asked whether "

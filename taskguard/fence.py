@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from contextvars import ContextVar
+import weakref
+from contextvars import ContextVar, copy_context
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,6 +52,8 @@ class Fence:
         self._store = store
         self._ask = ask
         self._where = where()
+        self.shared: weakref.ref[Any] | None = None
+        """How the blocks of `hold` that share the claim know of each other; None if it is not theirs to end."""
         self.idempotency_key = idempotency_key
         """The same through retries and redeliveries of this work: for an API that takes one."""
         self.scheduled_for = scheduled_for
@@ -80,8 +83,11 @@ class Fence:
 
     @property
     def remaining(self) -> float:
-        """Seconds for which nobody else can have been granted the key; not positive once that is over."""
-        return self._holding.remaining
+        """Seconds for which nobody else can have been granted the key; not positive once that is over.
+
+        Nor in a process that was forked inside the block: the key is its parent's.
+        """
+        return self._holding.remaining if self._holding.is_of_this_process else 0.0
 
     @property
     def lost(self) -> bool:
@@ -91,13 +97,16 @@ class Fence:
     @property
     def unsure(self) -> bool:
         """The lease ran out and the store has not been heard of since: somebody else may hold the key."""
-        return self._holding.unsure
+        return not self.lost and self.remaining <= 0
 
     def check(self) -> None:
         """Return only if this lease is still the newest; raise `LeaseLostError` if it is lost, or nobody can say.
 
         Costs nothing while the lease is valid. After that (a process that was stopped and wakes) the store is asked.
+        Always raises in a process that was forked inside the block: the lease is its parent's.
         """
+        if not self._holding.is_of_this_process:
+            raise LeaseLostError(self.key, self.token, process=self._holding.process)
         if self._holding.lost:
             raise LeaseLostError(self.key, self.token)
         if self._holding.remaining > 0:
@@ -144,21 +153,27 @@ _fences: ContextVar[tuple[Fence, ...]] = ContextVar("taskguard_fences", default=
 
 def current_fence() -> Fence | None:
     """The fence of the innermost body that runs here; None outside of one."""
-    fences = _fences.get()
+    fences = current_fences()
     return fences[-1] if fences else None
 
 
 def current_fences() -> tuple[Fence, ...]:
-    return _fences.get()
+    fences = _fences.get()
+    # A block whose end was torn away by a signal has left its own behind.
+    return tuple([fence for fence in fences if not fence._holding.is_deserted]) if fences else fences
 
 
 def make_current(fences: tuple[Fence, ...]) -> None:
+    # Before Python 3.12 the collector may come while the variable is being set, and a finalizer that sets one too frees
+    # what the interpreter still reads. As long as there is a copy, it is not freed.
+    copy = copy_context()
     _fences.set(fences)
+    del copy
 
 
 def fence_held_here(store: Store, key: str) -> Fence | None:
     """The fence under which this very thread or task holds *key* already."""
-    for fence in _fences.get():
+    for fence in current_fences():
         # A context is copied into new tasks and threads; what they find in it is not theirs.
         if fence.key == key and fence._store is store and fence._where == where() and not fence.lost:
             return fence

@@ -31,15 +31,14 @@ class _Forks(threading.local):
     """Those who are told before a fork are told after it, each of them and no other; one fork at a time."""
 
     objects: ClassVar[Living[Forked]] = Living()
-    turn: ClassVar[Any] = native.allocate_lock()
+    turn: ClassVar[Any] = native.allocate_rlock()  # a signal handler may fork in the middle of a fork
 
     # Of the thread that forks: all three are called in the same one.
     told: Sequence[Forked] = ()
-    has_turn = False
 
     def before(self) -> None:
         # Threads may fork at once: what one of them lets go of, the other must not take back before its own fork.
-        self.has_turn = self.turn.acquire(True, LONGEST_WAIT)
+        self.turn.acquire(True, LONGEST_WAIT)
         self.told = self.objects.all()
         self._tell(Forked.before_fork.__name__)
 
@@ -48,13 +47,11 @@ class _Forks(threading.local):
             self._tell(Forked.after_fork_in_parent.__name__)
         finally:
             self.told = ()
-            if self.has_turn:
-                self.has_turn = False
+            while self.turn._is_owned():  # the lock knows it, whatever a signal tore in `before`
                 self.turn.release()
 
     def in_child(self) -> None:
-        type(self).turn, self.has_turn = native.allocate_lock(), False
-        self.objects.after_fork()
+        type(self).turn = native.allocate_rlock()
         try:
             self._tell(Forked.after_fork.__name__)
         finally:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal, TypeVar
 
 from taskguard.clocks import since_boot
@@ -19,7 +19,6 @@ from taskguard.errors import (
     ConfigurationError,
     DuplicateTaskError,
     EarlierFailureError,
-    LeaseLostError,
     OutcomeNotKeptError,
     StoreError,
     StoreUnavailableError,
@@ -28,9 +27,10 @@ from taskguard.errors import (
 )
 from taskguard.events import Event, Kind, Listener, Listeners, log
 from taskguard.evictions import PROBLEM, WAY_OUT, Eviction, OnEvictingStore, check_on_evicting_store
-from taskguard.fence import Fence, fence_held_here
+from taskguard.fence import fence_held_here
 from taskguard.heartbeat import Heartbeat, Holding
 from taskguard.history import Recorder, history_of
+from taskguard.hold import Hold
 from taskguard.interrupt import came_by_signal
 from taskguard.keys import differing
 from taskguard.lone_fence import lone_fence
@@ -43,7 +43,7 @@ from taskguard.store import Claim, Claimant, Completed, Held, Lease, Store
 from taskguard.stores import open_store
 from taskguard.switch import is_off
 from taskguard.waiting import pauses
-from taskguard.work import Work
+from taskguard.work import Kept, Work
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ class Guard:
         kept = history_of(store) if history else None
         self.recorder = None if kept is None else Recorder(kept)
         """Brings decisions to the store's history; None if none are kept."""
-        self.heartbeat = Heartbeat(self.store, self._tell_of_holding)
+        self.heartbeat = Heartbeat(self.store, partial(_tell_of_holding, self.listeners))
         if self.recorder is not None:
             self.listeners.add(self.recorder)
             self.heartbeat.on_renewal = self.recorder.go_on
@@ -106,7 +106,6 @@ class Guard:
 
     # -- for scripts and services ----------------------------------------------------------------------------------
 
-    @contextmanager
     def hold(
         self,
         key: str,
@@ -117,12 +116,13 @@ class Guard:
         hold_at_most: float | None = None,
         hold_at_least: float | None = None,
         on_lost: Literal["abort", "abort_if_unsure", "continue"] = "abort",
-    ) -> Iterator[Fence]:
+    ) -> Hold:
         """Hold *key* while the block runs, and give it the fence.
 
         Raises `DuplicateTaskError` if another holds it, `WaitTimeoutError` if that is still so after *wait_up_to*
         seconds, and `LeaseLostError` in the block, or at its end, if the lease was lost meanwhile. A block that holds
-        the key already, in the same thread or task, has it at once, with the same fence.
+        the key already, in the same thread or task, has it at once, with the same fence; the key is held until the
+        last of them ends.
         """
         policy = _policy(
             lease=lease,
@@ -133,29 +133,7 @@ class Guard:
             on_conflict="wait",
             wait_up_to=wait_up_to,
         )
-        nested = fence_held_here(self.store, check_key(key))
-        if nested is not None:
-            yield nested
-            return
-        if is_off():
-            with lone_fence(key, _owner()) as fence:
-                yield fence
-            return
-        work = self._obtain(self.new_claim(key, _owner(), policy), policy)
-        if isinstance(work, Completed):  # an owner made for this block cannot have ended before
-            raise OutcomeNotKeptError(key, work.owner, "the key was settled by hand while it was being claimed")
-        try:
-            try:
-                with work as fence:
-                    yield fence
-            except BaseException as error:
-                if work.release_quietly():
-                    self.raise_tokens(key, work.floor_after(error), policy)
-                raise
-            if not work.release_quietly() and on_lost != "continue":
-                raise LeaseLostError(key, work.fence.token)
-        finally:
-            work.abandon()
+        return Hold(self, check_key(key), policy)
 
     def run(
         self,
@@ -195,34 +173,44 @@ class Guard:
         )
         name = fence_parameter(function)
         if is_off():
-            with lone_fence(key, _owner()) as fence:
+            with lone_fence(key, self.new_owner()) as fence:
                 return function(*args, **({name: fence} if name else {}))
-        owner, floor = _owner(), 0
+        owner, floor = self.new_owner(), 0
         for healing in range(HEALINGS + 1):
             claim = self.new_claim(key, owner, policy, floor=floor)
             work = self._obtain(claim, policy, idempotency_key=key if on_done != "rerun" else owner)
             if isinstance(work, Completed):
                 return self._stored(work)  # type: ignore[no-any-return]
-            try:
-                with work as fence:
-                    value = function(*args, **({name: fence} if name else {}))
-            except BaseException as error:
-                if isinstance(error, Exception) and not work.is_own_loss(error):
-                    work.fail_quietly(error)
-                    raise
-                is_newest = work.release_quietly()  # it has not failed: the process, or this run, is told to end
-                floor = work.floor_after(error)
-                if not floor or not is_newest or healing == HEALINGS:
-                    raise
-            else:
-                if not work.succeed(value):
-                    raise LeaseLostError(key, work.fence.token)
-                return value
-            finally:
-                work.abandon()
+            with Kept(work):
+                try:
+                    with work as fence:
+                        value = function(*args, **({name: fence} if name else {}))
+                except BaseException as error:
+                    if isinstance(error, Exception) and not work.is_own_loss(error):
+                        work.fail_quietly(error)
+                        raise
+                    is_newest = work.release_quietly()  # it has not failed: the process, or this run, is told to end
+                    floor = work.floor_after(error)
+                    if not floor or not is_newest or healing == HEALINGS:
+                        raise
+                else:
+                    if not work.succeed(value):
+                        raise work.loss()
+                    return value
         raise AssertionError("the last round returns or raises")
 
     # -- the engine ------------------------------------------------------------------------------------------------
+
+    def obtain(self, key: str, policy: Policy) -> Work:
+        """A claim of an owner made for this once, as soon as *key* is free."""
+        work = self._obtain(self.new_claim(key, self.new_owner(), policy), policy)
+        if isinstance(work, Completed):  # such an owner cannot have ended before
+            raise OutcomeNotKeptError(key, work.owner, "the key was settled by hand while it was being claimed")
+        return work
+
+    def new_owner(self) -> str:
+        """A name that says where to look, for a holder that is no job of a queue."""
+        return f"{os.uname().nodename}:{os.getpid()}:{os.urandom(6).hex()}"
 
     def new_claim(
         self,
@@ -347,7 +335,7 @@ class Guard:
         if not floor:
             return
         with suppress(StoreError):
-            asked, answer = self.ask(self.new_claim(key, _owner(), policy, floor=floor), tell=False)
+            asked, answer = self.ask(self.new_claim(key, self.new_owner(), policy, floor=floor), tell=False)
             if isinstance(answer, Lease):
                 Work(self, policy, answer, asked, answer.owner).give_up()
 
@@ -445,17 +433,15 @@ class Guard:
         else:
             self.tell("reused", claim, state=answer.how, since=answer.at, **facts)
 
-    def _tell_of_holding(self, holding: Holding, kind: Kind, detail: str) -> None:
-        self.tell(kind, holding.lease, token=holding.lease.token, detail=detail)
+
+def _tell_of_holding(listeners: Listeners, holding: Holding, kind: Kind, detail: str) -> None:
+    # Of the listeners and not of the guard: the thread that renews must not keep the guard alive.
+    lease = holding.lease
+    listeners.tell(Event(kind=kind, key=lease.key, owner=lease.owner, token=lease.token, detail=detail))
 
 
 def new_attempt() -> str:
     return os.urandom(12).hex()
-
-
-def _owner() -> str:
-    """A name that says where to look, for a holder that is no job of a queue."""
-    return f"{os.uname().nodename}:{os.getpid()}:{os.urandom(6).hex()}"
 
 
 def _policy(**options: Any) -> Policy:

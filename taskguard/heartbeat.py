@@ -7,16 +7,18 @@ holds a lease.
 
 from __future__ import annotations
 
+import os
 import random
-import weakref
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from taskguard import interrupt, native
+from taskguard import interrupt
 from taskguard.alarm import Alarm
+from taskguard.blocks import Presence
 from taskguard.clocks import since_boot, valid_until
 from taskguard.errors import LeaseLostError, StoreError, StoreUnavailableError
 from taskguard.forks import Forked, watch_forks
+from taskguard.living import Living
 from taskguard.store import Lease, Store
 
 OnLost: TypeAlias = Literal["abort", "abort_if_unsure", "continue"]
@@ -47,6 +49,9 @@ class Holding:
         self.seconds = seconds
         self.on_lost = on_lost
         self.body = body
+        self.process = os.getpid()
+        self.presences: tuple[Presence, ...] | None = None
+        """Of the blocks that it is held for. None: it is held as long as somebody refers to it."""
         self.lost = False
         self.settling = False
         self.stop_at = asked + at_most if at_most is not None else None
@@ -67,6 +72,29 @@ class Holding:
         self.renew_at = now + random.uniform(0.5, 1.5) * min(pause, 1.0)
 
     @property
+    def is_of_this_process(self) -> bool:
+        return os.getpid() == self.process
+
+    @property
+    def is_deserted(self) -> bool:
+        """The blocks that it was held for are over, and no end of theirs came so far as to say so."""
+        if self.presences is None:
+            return False
+        for presence in self.presences:  # noqa: SIM110 - a generator costs more than all the rest
+            if presence() is not None:
+                return False
+        return True
+
+    def join(self, presence: Presence) -> None:
+        """It is held for this block too."""
+        known = self.presences or ()
+        self.presences = (*[other for other in known if other() is not None], presence)
+
+    def is_held_beside(self, presence: Presence | None) -> bool:
+        """Whether it is held for another block than this one."""
+        return any(other is not presence and other() is not None for other in self.presences or ())
+
+    @property
     def remaining(self) -> float:
         return self.valid_until - since_boot()
 
@@ -77,13 +105,13 @@ class Holding:
     def lose(self) -> None:
         """The store says so. The body is told at once, unless it wants to go on."""
         self.lost = True
-        if self.on_lost != "continue" and self.body is not None:
+        if self.on_lost != "continue" and self.body is not None and not self.is_deserted:
             self.body.interrupt(LeaseLostError(self.lease.key, self.lease.token))
 
     def doubt(self) -> None:
         """The validity is over and the store is silent."""
         self.told_unsure = True
-        if self.on_lost == "abort_if_unsure" and self.body is not None:
+        if self.on_lost == "abort_if_unsure" and self.body is not None and not self.is_deserted:
             self.body.interrupt(LeaseLostError(self.lease.key, self.lease.token, True))
 
 
@@ -107,15 +135,13 @@ class Heartbeat(Forked):
     def _begin(self) -> None:
         self._is_used = False
         # Weakly: whoever holds it keeps it. What a signal tore away on its way out is not renewed for ever.
-        self._holdings: weakref.WeakSet[Holding] = weakref.WeakSet()
-        self._lock = native.allocate_lock()
+        self._holdings: Living[Holding] = Living()
         self._renewer = Alarm(self._renew_due, self._next_renewal)
         self._doubter = Alarm(self._doubt_due, self._next_doubt)
 
     def add(self, holding: Holding) -> None:
-        self._is_used = True  # before the lock is taken: a fork of another thread may come at any point
-        with self._lock:
-            self._holdings.add(holding)
+        self._is_used = True  # first: a fork of another thread may come at any point
+        self._holdings.add(holding)
         self._renewer.ring_by(holding.renew_at)
         if holding.on_lost == "abort_if_unsure":
             # In a thread of its own, since the renewer may be waiting for a store that does not answer.
@@ -124,16 +150,21 @@ class Heartbeat(Forked):
     def drop(self, holding: Holding) -> None:
         if not self._is_used:
             return  # a claim whose body never began
-        with self._lock:
-            self._holdings.discard(holding)
+        self._holdings.discard(holding)
 
     def renew_now(self, holding: Holding) -> None:
         """Ask the store about this one lease, from the thread that needs to know; raises if it cannot be asked."""
         self._renew([holding])
 
     def _all(self) -> list[Holding]:
-        with self._lock:
-            return [holding for holding in self._holdings if not holding.lost]
+        held = []
+        for holding in self._holdings.all():
+            if holding.is_deserted:
+                self._holdings.discard(holding)  # nobody is inside: the lease runs out by itself
+                holding.lost = True
+            elif not holding.lost:
+                held.append(holding)
+        return held
 
     # -- renewing ------------------------------------------------------------------------------------------------
 
@@ -186,8 +217,7 @@ class Heartbeat(Forked):
 
     def _still_held(self, holding: Holding) -> bool:
         # It may have ended while the question was on its way: then "no" is no news.
-        with self._lock:
-            return holding in self._holdings and not holding.settling
+        return holding in self._holdings and not holding.settling
 
     def _let_go(self, holding: Holding, now: float) -> None:
         """It was held as long as it may be: it is not renewed, and is over when its validity is."""

@@ -11,6 +11,7 @@ import atexit
 import json
 import logging
 import os
+import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,7 +19,6 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from taskguard import native
 from taskguard.alarm import Alarm
 from taskguard.clocks import since_boot
 from taskguard.errors import ConfigurationError, StoreError
@@ -46,6 +46,7 @@ LONGEST_DETAIL = 500
 ASK_AGAIN = 5.0
 PATIENCE = 2.0
 """Seconds that a process which ends waits for its own thread to have told."""
+LOOK_AGAIN = 0.005
 
 _logger = logging.getLogger("taskguard")
 
@@ -126,19 +127,17 @@ class Recorder(Forked):
         self._due: float | None = None
         self._holds_back = False
         self._failing = False
-        self._sending = native.allocate_lock()
-        self._alarm = Alarm(self._work, lambda: self._due)
+        self._thread_sends = False
+        self._alarm = Alarm(self._work, self._upcoming)
 
     def __call__(self, event: Event) -> None:
         now = since_boot()
         self._waiting.append((now, event))
         if self._holds_back:
             return
-        # Two threads may both find it so; that is harmless.
-        if self._due is None:
-            self._ring_by(now + GATHER)
-        elif len(self._waiting) == AT_ONCE:
-            self._ring_by(now)
+        # Two threads may both find it so; that is harmless. Rung each time: a signal may have torn away who was to.
+        due = self._due
+        self._ring_by(now if len(self._waiting) == AT_ONCE else now + GATHER if due is None else due)
 
     def hold_back(self) -> None:
         """Gather until the end, or `go_on`: for a process that mostly ends before a thread for this would pay."""
@@ -159,13 +158,15 @@ class Recorder(Forked):
         """Bring what was gathered to the store now, from this thread. Never raises for the store's sake."""
         if last and self._failing:
             return  # a process does not end later for a log
-        if not self._sending.acquire(True, PATIENCE):
-            return  # another thread is at it, and its store does not answer
-        try:
-            self._due = None  # before the lines are taken: one that comes meanwhile asks for the next time
-            self._send(last)
-        finally:
-            self._sending.release()
+        self._wait_for_thread()
+        self._due = None  # before the lines are taken: one that comes meanwhile asks for the next time
+        self._send(last)
+
+    def _wait_for_thread(self) -> None:
+        """What it has in its hands is to arrive too, before a process ends; unless its store does not answer."""
+        give_up = since_boot() + PATIENCE
+        while self._thread_sends and since_boot() < give_up:
+            time.sleep(LOOK_AGAIN)
 
     def _send(self, last: bool) -> None:
         while batch := self._taken():
@@ -180,9 +181,18 @@ class Recorder(Forked):
                     raise
                 _logger.exception("%d decisions are not written to the history", len(batch))
 
+    def _upcoming(self) -> float | None:
+        return self._due
+
     def _work(self, now: float) -> None:
-        if self._due is not None and self._due <= now:
-            self.flush()
+        if self._due is None or self._due > now:
+            return
+        self._thread_sends = True
+        try:
+            self._due = None
+            self._send(last=False)
+        finally:
+            self._thread_sends = False
 
     def _taken(self) -> list[tuple[float, Event]]:
         batch: list[tuple[float, Event]] = []

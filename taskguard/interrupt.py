@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from taskguard import native
 from taskguard.errors import LeaseLostError
+from taskguard.forks import Forked, watch_forks
 
 # Ignored by default, so one that arrives late does no harm; Go chose it for its own preemption for the same reason.
 _SIGNAL: int = getattr(signal, "SIGURG", 0)
@@ -117,7 +118,10 @@ def _install() -> None:
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
     """Runs in the main thread, between two steps of whatever it does."""
-    bodies, _pending[:] = sorted(_pending, key=lambda body: body.number), []
+    bodies = []
+    while _pending:  # one by one: another thread may add to them meanwhile
+        bodies.append(_pending.pop())
+    bodies.sort(key=lambda body: body.number)
     errors = [error for body in bodies if (error := body.take()) is not None]
     if callable(_previous):
         _previous(number, frame)
@@ -140,7 +144,7 @@ class _LostInThreadError(LeaseLostError):
 
 
 class _InThread:
-    _lock = native.allocate_lock()
+    _lock = native.allocate_rlock()  # a finalizer may use the guard in the middle of `leave`
     _sent: dict[int, dict[_InThread, LeaseLostError]] = {}  # noqa: RUF012 - by thread
     _numbers = count()
 
@@ -248,3 +252,21 @@ class _InTask:
         if hasattr(self._task, "uncancel"):  # since Python 3.11 a cancellation that was dealt with is taken back
             self._task.uncancel()
         return self._error
+
+
+# -- a fork ------------------------------------------------------------------------------------------------------------
+
+
+class _Sent(Forked):
+    """What was sent to a body before a fork is for the parent: in the child nobody is to be interrupted by it."""
+
+    def after_fork(self) -> None:
+        _pending.clear()
+        _InThread._lock = native.allocate_rlock()
+        if _InThread._sent.pop(threading.get_ident(), None):
+            _raise_in(threading.get_ident(), None)
+        _InThread._sent.clear()
+
+
+_sent = _Sent()
+watch_forks(_sent)

@@ -5,26 +5,27 @@ from __future__ import annotations
 import weakref
 from typing import Generic, TypeVar
 
-from taskguard import native
-
 Thing = TypeVar("Thing")
 
 
 class Living(Generic[Thing]):
-    """Added and listed by any thread at any time. (A WeakSet cannot be listed while a thread adds to it.)"""
+    """Added, removed and listed by any thread at any time, in a signal handler and in a finalizer too.
+
+    Without a lock: each change is one step of the built-in set, which nothing can interrupt. (A WeakSet is written in
+    Python, and cannot be listed while somebody adds to it.)
+    """
 
     def __init__(self) -> None:
-        self._things: weakref.WeakSet[Thing] = weakref.WeakSet()
-        self.after_fork()
-
-    def after_fork(self) -> None:
-        """In the child: a thread that held the lock is not here."""
-        self._lock = native.allocate_rlock()  # a handler of a signal may fork in the middle of `add`
+        self._things: set[weakref.ref[Thing]] = set()
 
     def add(self, thing: Thing) -> None:
-        with self._lock:
-            self._things.add(thing)
+        self._things.add(weakref.ref(thing, self._things.discard))
+
+    def discard(self, thing: Thing) -> None:
+        self._things.discard(weakref.ref(thing))
+
+    def __contains__(self, thing: Thing) -> bool:
+        return weakref.ref(thing) in self._things
 
     def all(self) -> list[Thing]:
-        with self._lock:
-            return list(self._things)
+        return [thing for known in list(self._things) if (thing := known()) is not None]

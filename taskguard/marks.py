@@ -9,10 +9,8 @@ from __future__ import annotations
 import atexit
 import logging
 import time
-from collections import OrderedDict
 from itertools import groupby
 
-from taskguard import native
 from taskguard.alarm import Alarm
 from taskguard.clocks import since_boot
 from taskguard.errors import StoreError
@@ -33,6 +31,8 @@ _logger = logging.getLogger("taskguard")
 
 
 class Marks(Forked):
+    """Without a lock, since a signal handler or a finalizer may publish at any step: each change is one of a dict's."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
         self.after_fork()
@@ -40,20 +40,18 @@ class Marks(Forked):
         _all.add(self)
 
     def after_fork(self) -> None:
-        self._lock = native.allocate_lock()
         self._due: float | None = None
         self._waiting: dict[str, tuple[Claimant, float, float]] = {}
-        self._recent: OrderedDict[str, tuple[float, float]] = OrderedDict()  # the oldest first
-        self._alarm = Alarm(self._work, lambda: self._due)
+        self._recent: dict[str, tuple[float, float]] = {}  # the oldest first
+        self._alarm = Alarm(self._work, self._upcoming)
 
     def add(self, claimant: Claimant, seconds: float, copy_for: float) -> None:
         """The message of this queued entry is with the broker: see `Store.mark`."""
-        with self._lock:
-            self._waiting[claimant.owner] = (claimant, seconds, copy_for)
-            if self._due is not None:
-                return
+        self._waiting[claimant.owner] = (claimant, seconds, copy_for)
+        due = self._due
+        if due is None:
             due = self._due = since_boot() + GATHER
-        self._alarm.ring_by(due)
+        self._alarm.ring_by(due)  # also for one that is due: whoever was to ring may have been torn away by a signal
 
     def knows(self, owner: str) -> bool:
         """Whether this very process has published that job's message: the store may not have been told yet."""
@@ -63,9 +61,8 @@ class Marks(Forked):
         return since_boot() - sent < min(RECENT, copy_for / 2)  # long before it counts as lost
 
     def send(self) -> None:
-        with self._lock:
-            waiting = sorted(self._waiting.values(), key=lambda mark: mark[2])
-            self._due = None
+        self._due = None  # before they are listed: one that comes meanwhile asks for the next time
+        waiting = sorted(self._waiting.values(), key=lambda mark: mark[2])
         for copy_for, alike in groupby(waiting, key=lambda mark: mark[2]):
             batch = list(alike)
             for start in range(0, len(batch), MOST):
@@ -77,21 +74,26 @@ class Marks(Forked):
         except StoreError as error:
             _logger.debug("%d published messages are not marked: %s", len(batch), error)
         now = since_boot()
-        with self._lock:
-            for mark in batch:
-                if self._waiting.get(mark[0].owner) is mark:
-                    del self._waiting[mark[0].owner]
-                self._recent[mark[0].owner] = (now, copy_for)
-                self._recent.move_to_end(mark[0].owner)
-            while self._recent and now - next(iter(self._recent.values()))[0] > RECENT:
-                self._recent.popitem(last=False)
+        for mark in batch:
+            owner = mark[0].owner
+            self._recent.pop(owner, None)
+            self._recent[owner] = (now, copy_for)
+            newer = self._waiting.pop(owner, mark)
+            if newer is not mark:  # it was published again meanwhile
+                self._waiting.setdefault(owner, newer)
+        for owner in list(self._recent):  # not of its items: to make a tuple may call the collector, and that anybody
+            if now - self._recent.get(owner, (0.0, 0.0))[0] <= RECENT:
+                break
+            self._recent.pop(owner, None)
+
+    def _upcoming(self) -> float | None:
+        return self._due
 
     def finish(self) -> None:
         """Wait until the thread has sent what was gathered, so that the store can be closed."""
         give_up = since_boot() + PATIENCE
         while self._waiting and since_boot() < give_up:
-            with self._lock:
-                due = self._due = since_boot()
+            due = self._due = since_boot()
             self._alarm.ring_by(due)
             time.sleep(GATHER / 10)
 

@@ -2,6 +2,10 @@
 
 Leases must be renewed while a greenlet computes without ever yielding, so renewal needs a thread that the hub does
 not schedule, and what that thread shares must be locked by a lock that works between threads.
+
+Between any two steps of Python a signal handler or a finalizer may run in the same thread, use the guard itself, and
+raise. So state that is shared is changed by single steps that cannot be torn (an assignment, one call of a built-in
+container), or under a lock that its thread may take again, by `with` and never by `acquire` and a `try` after it.
 """
 
 from __future__ import annotations
@@ -34,10 +38,46 @@ def allocate_rlock() -> Any:
     return original("_thread", "RLock")()
 
 
-def start_thread(function: Callable[[], None]) -> None:
+def start_thread(function: Callable[..., None], *args: Any) -> None:
     """Run *function* in a daemon thread of the operating system."""
-    original("_thread", "start_new_thread")(function, ())
+    original("_thread", "start_new_thread")(_run, (function, args))
+
+
+def at_thread_end(callback: Callable[[], None]) -> bool:
+    """Call *callback* in this thread when it ends; False if it was not started by `start_thread`.
+
+    For what belongs to the thread alone, such as connections that wait in its gevent hub.
+    """
+    callbacks: list[Callable[[], None]] | None = getattr(_of_thread, "at_end", None)
+    if callbacks is None:
+        return False
+    callbacks.append(callback)
+    return True
 
 
 def get_ident() -> int:
     return int(original("_thread", "get_ident")())
+
+
+_of_thread = original("_thread", "_local")()
+
+
+def _run(function: Callable[..., None], args: tuple[Any, ...]) -> None:
+    callbacks: list[Callable[[], None]] = []
+    _of_thread.at_end = callbacks
+    try:
+        function(*args)
+    finally:
+        try:
+            while callbacks:
+                callbacks.pop()()
+        finally:
+            _destroy_hub()
+
+
+def _destroy_hub() -> None:
+    """A thread that waited for one of gevent's sockets has a hub of its own, which nobody else ever closes."""
+    if "gevent.hub" in sys.modules:
+        gevent = sys.modules["gevent"]
+        if sys.modules["gevent._hub_local"].get_hub_if_exists() is not None:
+            gevent.get_hub().destroy(destroy_loop=True)

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from taskguard import interrupt
+from taskguard.blocks import Block
 from taskguard.clocks import since_boot
 from taskguard.errors import LeaseLostError, StaleFenceError, StoreError
 from taskguard.events import Kind
@@ -32,7 +33,11 @@ def effects_of(policy: Policy, owner: str, idempotency_key: str, effect_key: str
 
 
 class Work:
-    """A granted claim: its body runs in a `with` block, its end is one of the methods below."""
+    """A granted claim: its body runs in a `with` block, its end is one of the methods below.
+
+    It belongs to the process that began it. In one that was forked since, it is not renewed, and every end is refused
+    without a word to the store: the parent is still at it.
+    """
 
     def __init__(
         self,
@@ -47,17 +52,17 @@ class Work:
     ) -> None:
         self._guard = guard
         self._policy = policy
-        self._asked = asked
+        self._held_until = asked + (policy.hold_at_least or 0.0)
         self._is_out = True
         self._is_over = False
         self.patience = 0.0
         """How long a silent store is asked at the end, if that is longer than the guard's patience and the lease."""
-        self._holding = Holding(
+        self.holding = Holding(
             lease, seconds=policy.lease, asked=asked, on_lost=policy.on_lost, at_most=policy.hold_at_most
         )
         self.lease = lease
         self.fence = Fence(
-            self._holding,
+            self.holding,
             store=guard.store,
             ask=guard.heartbeat.renew_now,
             idempotency_key=idempotency_key,
@@ -69,7 +74,7 @@ class Work:
     def __enter__(self) -> Fence:
         self._is_out = False
         if self._policy.on_lost != "continue":
-            self._holding.body = interrupt.enter()
+            self.holding.body = interrupt.enter()
         self.keep_alive()
         make_current((*current_fences(), self.fence))
         return self.fence
@@ -81,22 +86,37 @@ class Work:
         if isinstance(error, StaleFenceError) and error.token == self.lease.token:
             detail = f"{error.resource} has seen {error.mark}"
             self._guard.tell("fence_refused", self.lease, token=error.token, detail=detail)
-        lost = self._holding.body.meaning_of(error) if self._holding.body is not None else None
+        lost = self.holding.body.meaning_of(error) if self.holding.body is not None else None
         if lost is not None:
             raise lost from None
 
     def keep_alive(self) -> None:
         """Renew from now on; by itself for work that has no block, such as a request that several calls answer."""
-        self._guard.heartbeat.add(self._holding)
+        if not self.holding.is_of_this_process:
+            return
+        self._guard.heartbeat.add(self.holding)
 
     def _leave_body(self) -> None:
         """From here on the body is not interrupted. Again does nothing: an interruption may hit the way out itself."""
         if self._is_out:
             return
-        if self._holding.body is not None:
-            self._holding.body.leave()
+        if self.holding.body is not None:
+            self.holding.body.leave()
         make_current(tuple([fence for fence in current_fences() if fence is not self.fence]))
         self._is_out = True
+
+    def hold_until(self, moment: float) -> None:
+        """Others are kept out so long at least, even if the end comes sooner."""
+        self._held_until = max(self._held_until, moment)
+
+    @property
+    def wants_to_know_of_loss(self) -> bool:
+        return self._policy.on_lost != "continue"
+
+    def loss(self) -> LeaseLostError:
+        """What to raise where an end was refused."""
+        process = 0 if self.holding.is_of_this_process else self.holding.process
+        return LeaseLostError(self.lease.key, self.lease.token, process=process)
 
     def is_own_loss(self, error: BaseException) -> bool:
         """Whether *error* says that this very claim was lost, or is stale, and not another one within its body.
@@ -166,8 +186,8 @@ class Work:
         """Stop renewing, whatever became of the end. Again does nothing."""
         if self._is_over:
             return
-        self._guard.heartbeat.drop(self._holding)
-        self._holding.lost = True
+        self._guard.heartbeat.drop(self.holding)
+        self.holding.lost = True
         self._is_over = True
 
     def requeue(self, seconds: float, *, copy_for: float, keep_starts: bool = False, copy: str = "") -> bool:
@@ -178,13 +198,12 @@ class Work:
         )
 
     def _ending(self, how: How, outcome: bytes | None) -> Ending:
-        held = since_boot() - self._asked
-        linger = max(0.0, (self._policy.hold_at_least or 0.0) - held)
+        linger = max(0.0, self._held_until - since_boot())
         return Ending(how=how, keep_for=self._policy.keep, outcome=outcome, linger=linger, repeat_for=self._repeat_for)
 
     @property
     def _patience_at_the_end(self) -> float:
-        return max(self._guard.patience, self.patience, self._holding.remaining)
+        return max(self._guard.patience, self.patience, self.holding.remaining)
 
     @property
     def _repeat_for(self) -> float:
@@ -194,7 +213,10 @@ class Work:
     def _end(self, verb: Callable[[], bool], kind: Kind) -> bool:
         # Renewed until the store has answered: one that is slow to answer must not cost the lease.
         self._leave_body()
-        self._holding.settling = True
+        if not self.holding.is_of_this_process:
+            self.abandon()
+            return False
+        self.holding.settling = True
         try:
             return self._guard.settle(self.lease, verb, kind, patience=self._patience_at_the_end)
         except BaseException as error:
@@ -206,3 +228,16 @@ class Work:
             raise
         finally:
             self.abandon()
+
+
+class Kept(Block):
+    """The work is renewed while this block runs, its end included, and not after it, whatever became of the end."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    def __enter__(self) -> None:
+        self._work.holding.join(self.presence())
+
+    def leave(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._work.abandon()

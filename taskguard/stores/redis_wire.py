@@ -199,6 +199,9 @@ class Wire:
         thread = native.get_ident() if native.patched() else 0
         if thread not in self._renewing:
             self._renewing[thread] = Connections(self._connections.pool)
+            if thread:
+                # They wait in the hub of this thread, which ends with it, and its number may be another's then.
+                native.at_thread_end(lambda: self._renewing.pop(thread).close())
         return self._renewing[thread]
 
     def _explain(self, error: redis.exceptions.RedisError) -> NoReturn:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 from celery.exceptions import Ignore, Reject
 
 from taskguard import DuplicateTaskError, Fence, current_fence
+from taskguard.stores.sqlite import SQLiteStore
 
 from .inprocess import guarded, make_app, store_of
 
@@ -166,3 +169,28 @@ def test_a_map_is_guarded_item_by_item():
     assert app.tasks["celery.map"].apply((add.s(), [1, 2]), task_id="a-map").get() == [2, 3]
     assert app.tasks["celery.starmap"].apply((add.s(), [(5, 5)]), task_id="b-map").get() == [10]
     assert runs == [1, 2, 5]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("error", [SystemExit, ZeroDivisionError, None])
+def test_a_child_forked_in_the_body_does_not_end_the_job(tmp_path: Path, error: type[BaseException] | None):
+    app = make_app(taskguard_store=SQLiteStore(tmp_path / "taskguard.db"))
+    parent = os.getpid()
+
+    @guarded(app)
+    def forks(a):
+        child = os.fork()
+        if child == 0:
+            if error is not None:
+                raise error
+            return "the child's"
+        os.waitpid(child, 0)
+        return state_of(forks, a)
+
+    try:
+        result = forks.apply((1,))
+    finally:
+        if os.getpid() != parent:
+            os._exit(0)
+    assert result.get() == "running"
+    assert state_of(forks, 1) == "done"

@@ -167,7 +167,7 @@ def test_a_forked_child_does_not_renew_its_parents_leases(guard: Guard, store: W
         store.renewals.clear()
         with guard.hold("the child's own", lease=0.3):
             wait_until(lambda: len(store.renewals) >= 3)
-        return max(store.renewals), not guard.heartbeat._holdings
+        return max(store.renewals), not guard.heartbeat._all()
 
     with guard.hold("key", lease=0.3):
         wait_until(lambda: store.renewals)
@@ -185,13 +185,13 @@ def test_the_thread_ends_with_nothing_to_do_and_starts_again(
         with guard.hold("key", lease=0.3):
             before = len(store.renewals)
             wait_until(lambda b=before: len(store.renewals) > b)
-        wait_until(lambda: not guard.heartbeat._renewer._started)
+        wait_until(lambda: not guard.heartbeat._renewer.is_running)
 
 
 def test_a_thread_that_could_not_be_started_is_started_with_the_next_lease(
     guard: Guard, store: WatchedStore, monkeypatch: pytest.MonkeyPatch
 ):
-    def fails(_: object) -> None:
+    def fails(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patched:

@@ -18,7 +18,7 @@ FACTS: dict[str, tuple[Any, ...]] = {
     "DuplicateTaskError": ("key", "alice", "queued", 1_700_000_000.5, 7),
     "WaitTimeoutError": ("key", "alice", "running", 1_700_000_000.5, 7, 3.5),
     "PayloadMismatchError": ("key", "alice"),
-    "LeaseLostError": ("key", 7, True),
+    "LeaseLostError": ("key", 7, True, 4711),
     "StaleFenceError": ("key", 7, "account:42", 9),
     "VersionConflictError": ("account", 3, 4),
     "RowCountError": ("account", 1, 2),
