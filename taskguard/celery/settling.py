@@ -190,7 +190,7 @@ def _is_alive(pid: int | None) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter if it goes between the two
         if os.path.exists("/proc/self/stat"):
             return False
     try:
