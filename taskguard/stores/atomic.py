@@ -45,7 +45,9 @@ class AtomicDict(Forked):
         with self._lock:
             changes: dict[str, Any] = {}
             latest = self._begin(changes)
-            changes["items"] = {key: value for key, value in list(self.items.items()) if not is_over(value)}
+            # Not of its items: to make a tuple may call the collector, whose finalizers may make a step.
+            found = [(key, self.items.get(key)) for key in list(self.items)]
+            changes["items"] = {key: value for key, value in found if value is not None and not is_over(value)}
             list(map(vars(self).update, latest))
 
     def _begin(self, changes: dict[Any, Any]) -> list[dict[Any, Any]]:

@@ -107,7 +107,7 @@ class MemoryStore:
 
     def get(self, key: str, /) -> Entry | None:
         now = self._clock()
-        entry = _View(self._kept.items, {}, now).entry(key)
+        entry = self._view({}, now).entry(key)
         return seen(key, entry, now) if entry else None
 
     def scan(self, prefix: str = "", /) -> Iterator[Entry]:
@@ -121,20 +121,28 @@ class MemoryStore:
         """Nothing is open."""
 
     def _step(self, verb: Callable[[_View], Answer]) -> Answer:
-        answer = self._kept.step(lambda changes: verb(_View(self._kept.items, changes, self._clock())))
+        answer = self._kept.step(lambda changes: verb(self._view(changes, self._clock())))
         self._until_purge -= 1
         if self._until_purge <= 0:
             self._until_purge = max(PURGE_EVERY, len(self._kept.items))
             now = self._clock()
-            self._kept.purge(lambda kept: not _is_there(kept, now))
+            self._kept.purge(lambda kept: not self._is_there(kept, now))
         return answer
+
+    def _view(self, changes: dict[Any, Any], now: int) -> _View:
+        return _View(self._kept.items, changes, now, self._is_there)
+
+    def _is_there(self, kept: Kept | Receipt, now: int) -> bool:
+        return (kept.gone_at if isinstance(kept, Kept) else kept.until) > now
 
 
 class _View:
     """What one verb finds, and changes, at one time."""
 
-    def __init__(self, items: dict[Any, Any], changes: dict[Any, Any], now: int) -> None:
-        self._items, self._changes, self.now = items, changes, now
+    def __init__(
+        self, items: dict[Any, Any], changes: dict[Any, Any], now: int, is_there: Callable[[Any, int], bool]
+    ) -> None:
+        self._items, self._changes, self.now, self._is_there = items, changes, now, is_there
 
     def entry(self, key: str) -> Kept | None:
         entry: Kept | None = self._found(key)
@@ -146,7 +154,7 @@ class _View:
 
     def _found(self, name: Any) -> Any:
         kept = self._changes.get(name) or self._items.get(name)
-        return kept if kept and _is_there(kept, self.now) else None
+        return kept if kept and self._is_there(kept, self.now) else None
 
     def save(self, key: str, step: Step[Answer]) -> Answer:
         if step.entry is not None:
@@ -154,7 +162,3 @@ class _View:
         if step.receipt is not None:
             self._changes[key, step.receipt.owner] = step.receipt
         return step.answer
-
-
-def _is_there(kept: Kept | Receipt, now: int) -> bool:
-    return (kept.gone_at if isinstance(kept, Kept) else kept.until) > now
