@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 
+@cache  # what it was does not change, whenever gevent patches
 def original(module: str, name: str) -> Any:
     """The function as it was before gevent patched it."""
     if "gevent.monkey" in sys.modules:
@@ -36,6 +38,11 @@ def allocate_lock() -> Any:
 def allocate_rlock() -> Any:
     """As `allocate_lock`, for a thread that may come to it again."""
     return original("_thread", "RLock")()
+
+
+def thread_local() -> Any:
+    """What each thread of the operating system has attributes of its own in."""
+    return original("_thread", "_local")()
 
 
 def start_thread(function: Callable[..., None], *args: Any) -> None:

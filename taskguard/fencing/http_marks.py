@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from taskguard.errors import ConfigurationError, StoreError
 from taskguard.rules import MICROS, micros
 from taskguard.store import Store
+from taskguard.stores.atomic import AtomicDict
 
 PURGE_EVERY = 64
 
@@ -37,16 +38,19 @@ class _MemoryMarks:
     def __init__(self, store: Any, keep: int) -> None:
         self._store, self._keep = store, keep
         self._calls = count(1)
-        self._marks: dict[str, tuple[int, int]] = {}
+        self._marks = AtomicDict()
 
     def raise_to(self, resource: str, token: int, /) -> int:
-        with self._store._lock:
-            now = self._store._clock()
-            if next(self._calls) % PURGE_EVERY == 0:
-                self._marks = {name: kept for name, kept in self._marks.items() if kept[1] > now}
-            mark = max(token, self._marks.get(resource, (0, 0))[0])
-            self._marks[resource] = mark, now + self._keep
+        now: int = self._store._clock()
+
+        def step(changes: dict[str, tuple[int, int]]) -> int:
+            mark: int = max(token, self._marks.items.get(resource, (0, 0))[0])
+            changes[resource] = mark, now + self._keep
             return mark
+
+        if next(self._calls) % PURGE_EVERY == 0:
+            self._marks.purge(lambda kept: kept[1] <= now)
+        return self._marks.step(step)
 
 
 class _SQLiteMarks:

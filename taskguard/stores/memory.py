@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from taskguard import native
 from taskguard.errors import ConfigurationError
-from taskguard.forks import Forked, watch_forks
 from taskguard.rules import Kept, Receipt, Rules, Step, seen
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
+from taskguard.stores.atomic import AtomicDict
 from taskguard.stores.histories.memory import MemoryHistory
 
 Answer = TypeVar("Answer")
@@ -30,8 +29,8 @@ def from_url(url: str, *, namespace: str) -> MemoryStore:
     return MemoryStore()
 
 
-class MemoryStore(Forked):
-    """One dictionary under one lock."""
+class MemoryStore:
+    """One dictionary. An entry is kept under its key, a receipt under its key and owner."""
 
     guarantees = Guarantees(
         survives_restart="no",
@@ -44,109 +43,122 @@ class MemoryStore(Forked):
     def __init__(self, *, clock: Callable[[], int] = wall_clock, rules: Rules | None = None) -> None:
         self._clock = clock
         self._rules = rules or Rules()
-        self._lock = native.allocate_lock()
-        self._entries: dict[str, Kept] = {}
-        self._receipts: dict[tuple[str, str], Receipt] = {}
+        self._kept = AtomicDict()
         self._until_purge = PURGE_EVERY
         self.history = MemoryHistory(clock)
-        watch_forks(self)
 
     def __repr__(self) -> str:
         return "MemoryStore()"
 
     def claim(self, claim: Claim, /) -> Lease | Held | Completed:
-        with self._lock:
-            now = self._clock()
-            own = self._receipt(claim.key, claim.owner, now)
-            twin = self._receipt(claim.key, claim.join, now) if claim.join else None
-            return self._save(claim, self._rules.claim(claim, self._entry(claim.key, now), own, twin, now))
+        def verb(view: _View) -> Lease | Held | Completed:
+            own = view.receipt(claim.key, claim.owner)
+            twin = view.receipt(claim.key, claim.join) if claim.join else None
+            return view.save(claim.key, self._rules.claim(claim, view.entry(claim.key), own, twin, view.now))
+
+        return self._step(verb)
 
     def renew(self, leases: Sequence[tuple[Lease, float]], /) -> list[bool]:
-        with self._lock:
-            now = self._clock()
+        def verb(view: _View) -> list[bool]:
             return [
-                self._save(lease, self._rules.renew(lease, seconds, self._entry(lease.key, now), now))
+                view.save(lease.key, self._rules.renew(lease, seconds, view.entry(lease.key), view.now))
                 for lease, seconds in leases
             ]
+
+        return self._step(verb)
 
     def requeue(
         self, claimant: Claimant, seconds: float, /, *, copy_for: float, keep_starts: bool = False, copy: str = ""
     ) -> bool:
-        with self._lock:
-            now = self._clock()
-            entry = self._entry(claimant.key, now)
-            own = self._receipt(claimant.key, claimant.owner, now)
+        def verb(view: _View) -> bool:
+            entry = view.entry(claimant.key)
+            own = view.receipt(claimant.key, claimant.owner)
             step = self._rules.requeue(
-                claimant, seconds, entry, now, own=own, copy_for=copy_for, keep_starts=keep_starts, copy=copy
+                claimant, seconds, entry, view.now, own=own, copy_for=copy_for, keep_starts=keep_starts, copy=copy
             )
-            return self._save(claimant, step)
+            return view.save(claimant.key, step)
+
+        return self._step(verb)
 
     def mark(self, published: Sequence[tuple[Claimant, float]], /, *, copy_for: float) -> list[bool]:
-        with self._lock:
-            now = self._clock()
-            return [self._mark(claimant, seconds, copy_for, now) for claimant, seconds in published]
+        def marked(view: _View, claimant: Claimant, seconds: float) -> bool:
+            entry = view.entry(claimant.key)
+            own = view.receipt(claimant.key, claimant.owner)
+            step = self._rules.mark(claimant, seconds, entry, view.now, own=own, copy_for=copy_for)
+            return view.save(claimant.key, step)
 
-    def _mark(self, claimant: Claimant, seconds: float, copy_for: float, now: int) -> bool:
-        entry = self._entry(claimant.key, now)
-        own = self._receipt(claimant.key, claimant.owner, now)
-        return self._save(claimant, self._rules.mark(claimant, seconds, entry, now, own=own, copy_for=copy_for))
+        return self._step(lambda view: [marked(view, claimant, seconds) for claimant, seconds in published])
 
     def complete(self, claimant: Claimant, ending: Ending, /) -> bool:
-        with self._lock:
-            now = self._clock()
-            own = self._receipt(claimant.key, claimant.owner, now)
-            entry = self._entry(claimant.key, now)
-            return self._save(claimant, self._rules.complete(claimant, ending, entry, own, now))
+        def verb(view: _View) -> bool:
+            own = view.receipt(claimant.key, claimant.owner)
+            entry = view.entry(claimant.key)
+            return view.save(claimant.key, self._rules.complete(claimant, ending, entry, own, view.now))
+
+        return self._step(verb)
 
     def release(self, claimant: Claimant, ending: Ending, /, *, anyway: bool = False) -> bool:
-        with self._lock:
-            now = self._clock()
-            own = self._receipt(claimant.key, claimant.owner, now)
-            entry = self._entry(claimant.key, now)
-            return self._save(claimant, self._rules.release(claimant, ending, entry, own, now, anyway=anyway))
+        def verb(view: _View) -> bool:
+            own = view.receipt(claimant.key, claimant.owner)
+            entry = view.entry(claimant.key)
+            return view.save(claimant.key, self._rules.release(claimant, ending, entry, own, view.now, anyway=anyway))
+
+        return self._step(verb)
 
     def get(self, key: str, /) -> Entry | None:
-        with self._lock:
-            now = self._clock()
-            entry = self._entry(key, now)
-            return seen(key, entry, now) if entry else None
+        now = self._clock()
+        entry = self._view({}, now).entry(key)
+        return seen(key, entry, now) if entry else None
 
     def scan(self, prefix: str = "", /) -> Iterator[Entry]:
-        with self._lock:
-            keys = [key for key in self._entries if key.startswith(prefix)]
+        keys = [key for key in list(self._kept.items) if isinstance(key, str) and key.startswith(prefix)]
         return (entry for key in keys if (entry := self.get(key)))
 
     def forget(self, key: str, /, token: int = 0) -> bool:
-        with self._lock:
-            now = self._clock()
-            step = self._rules.forget(self._entry(key, now), token, now)
-            return self._save(Claimant(key, "", ""), step)
+        return self._step(lambda view: view.save(key, self._rules.forget(view.entry(key), token, view.now)))
 
     def close(self) -> None:
         """Nothing is open."""
 
-    def after_fork(self) -> None:
-        self._lock = native.allocate_lock()
-
-    def _entry(self, key: str, now: int) -> Kept | None:
-        entry = self._entries.get(key)
-        return entry if entry and entry.gone_at > now else None
-
-    def _receipt(self, key: str, owner: str, now: int) -> Receipt | None:
-        receipt = self._receipts.get((key, owner))
-        return receipt if receipt and receipt.until > now else None
-
-    def _save(self, claimant: Claimant, step: Step[Answer]) -> Answer:
-        if step.entry is not None:
-            self._entries[claimant.key] = step.entry
-        if step.receipt is not None:
-            self._receipts[claimant.key, step.receipt.owner] = step.receipt
+    def _step(self, verb: Callable[[_View], Answer]) -> Answer:
+        answer = self._kept.step(lambda changes: verb(self._view(changes, self._clock())))
         self._until_purge -= 1
         if self._until_purge <= 0:
-            self._purge(self._clock())
-        return step.answer
+            self._until_purge = max(PURGE_EVERY, len(self._kept.items))
+            now = self._clock()
+            self._kept.purge(lambda kept: not self._is_there(kept, now))
+        return answer
 
-    def _purge(self, now: int) -> None:
-        self._until_purge = max(PURGE_EVERY, len(self._entries))
-        self._entries = {key: entry for key, entry in self._entries.items() if entry.gone_at > now}
-        self._receipts = {key: receipt for key, receipt in self._receipts.items() if receipt.until > now}
+    def _view(self, changes: dict[Any, Any], now: int) -> _View:
+        return _View(self._kept.items, changes, now, self._is_there)
+
+    def _is_there(self, kept: Kept | Receipt, now: int) -> bool:
+        return (kept.gone_at if isinstance(kept, Kept) else kept.until) > now
+
+
+class _View:
+    """What one verb finds, and changes, at one time."""
+
+    def __init__(
+        self, items: dict[Any, Any], changes: dict[Any, Any], now: int, is_there: Callable[[Any, int], bool]
+    ) -> None:
+        self._items, self._changes, self.now, self._is_there = items, changes, now, is_there
+
+    def entry(self, key: str) -> Kept | None:
+        entry: Kept | None = self._found(key)
+        return entry
+
+    def receipt(self, key: str, owner: str) -> Receipt | None:
+        receipt: Receipt | None = self._found((key, owner))
+        return receipt
+
+    def _found(self, name: Any) -> Any:
+        kept = self._changes.get(name) or self._items.get(name)
+        return kept if kept and self._is_there(kept, self.now) else None
+
+    def save(self, key: str, step: Step[Answer]) -> Answer:
+        if step.entry is not None:
+            self._changes[key] = step.entry
+        if step.receipt is not None:
+            self._changes[key, step.receipt.owner] = step.receipt
+        return step.answer

@@ -11,20 +11,20 @@ import re
 import selectors
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, fields
 from importlib.resources import files
 from itertools import count
 from math import ceil, inf
 from typing import Any, TypeVar
 from urllib.parse import unquote
-from weakref import WeakSet
 
 import psycopg
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import namedtuple_row
 
+from taskguard import native
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
 from taskguard.forks import Forked, watch_forks
 from taskguard.names import check_namespace
@@ -32,13 +32,12 @@ from taskguard.rules import MICROS, micros, token_of
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
 from taskguard.stores import safe_url
 from taskguard.stores.histories.postgresql import PostgresHistory
+from taskguard.stores.turns import Turns
 
 Value = TypeVar("Value")
 
 CONNECTIONS = 10
 """The most that a store opens in one process for all verbs but renew."""
-LOOK_AGAIN = 0.002
-"""Seconds between two looks for a connection when all of them are in use."""
 PURGE_EVERY = 64
 """Claims between two looks for what is over."""
 PURGE_AT_MOST = 500
@@ -264,11 +263,27 @@ class PostgresStore(Forked):
         return re.sub(r"\btaskguard\b", f'"{self._schema}"', text)
 
     def _send(self, query: str, arguments: dict[str, Any] | None, idle: list[_Connection] | None) -> list[Any]:
-        with self._connection(self._idle if idle is None else idle) as connection:
-            cursor = connection.execute(query, arguments)
-            while cursor.nextset():
-                pass
-            return cursor.fetchall() if cursor.description else []
+        deadline = time.monotonic() + self._timeout
+        turn = native.allocate_lock()
+        with turn:
+            if idle is None:
+                idle = self._idle
+                if not self._turns.wait(turn, deadline):
+                    text = f"{CONNECTIONS} connections were busy for {self._timeout:g} s"
+                    raise StoreUnavailableError(self._name, text)
+            connection = self._taken(idle, deadline)
+            try:
+                connection.deadline = deadline
+                cursor = connection.execute(query, arguments)
+                while cursor.nextset():
+                    pass
+                rows = cursor.fetchall() if cursor.description else []
+            except BaseException:
+                connection.close()
+                raise
+            # Used again only if nothing at all was raised while it was in use.
+            idle.append(connection)
+        return rows
 
     def _explained(self, error: psycopg.Error | UnicodeError) -> StoreError:
         state, text = "", str(error).partition("\n")[0]
@@ -297,7 +312,7 @@ class PostgresStore(Forked):
     def _open(self) -> None:
         self._idle: list[_Connection] = []
         self._renewing: list[_Connection] = []
-        self._busy: WeakSet[_Place] = WeakSet()
+        self._turns = Turns(CONNECTIONS)
         self._claims = count()
 
     def after_fork(self) -> None:
@@ -305,38 +320,13 @@ class PostgresStore(Forked):
         self._inherited += self._idle + self._renewing
         self._open()
 
-    @contextmanager
-    def _connection(self, idle: list[_Connection]) -> Iterator[_Connection]:
-        """A connection that is used again only if nothing at all was raised while it was in use."""
-        deadline = time.monotonic() + self._timeout
-        place, connection = _Place(), None
-        try:
-            if idle is not self._renewing:
-                self._take(place, deadline)
-            with suppress(IndexError):
-                connection = idle.pop()
-            if connection is not None and connection.is_over():
-                connection.close()
-                connection = None
-            if connection is None:
-                connection = self._connected(deadline)
-            connection.deadline = deadline
-            yield connection
-        except BaseException:
-            if connection is not None:
-                connection.close()
-            raise
-        else:
-            idle.append(connection)
-        finally:
-            self._busy.discard(place)
-
-    def _take(self, place: _Place, deadline: float) -> None:
-        while len(self._busy) >= CONNECTIONS:
-            if time.monotonic() > deadline:
-                raise StoreUnavailableError(self._name, f"{CONNECTIONS} connections were busy for {self._timeout:g} s")
-            time.sleep(LOOK_AGAIN)
-        self._busy.add(place)
+    def _taken(self, idle: list[_Connection], deadline: float) -> _Connection:
+        with suppress(IndexError):
+            connection = idle.pop()
+            if not connection.is_over():
+                return connection
+            connection.close()
+        return self._connected(deadline)
 
     def _connected(self, deadline: float) -> _Connection:
         # libpq counts whole seconds, and two at least.
@@ -395,10 +385,6 @@ class _Connection(psycopg.Connection[Any]):
         except psycopg.OperationalError:
             return True
         return False
-
-
-class _Place:
-    """One of the verbs under way. Known by a weak reference only: what a signal cuts short leaves no place taken."""
 
 
 def _is_of_a_standby(error: psycopg.Error | UnicodeError) -> bool:

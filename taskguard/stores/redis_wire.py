@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 import re
 import select
+import sys
+import time
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any, NoReturn
@@ -19,6 +21,7 @@ from redis.retry import Retry
 from taskguard import native
 from taskguard.errors import StoreError, StoreUnavailableError
 from taskguard.forks import Forked, watch_forks
+from taskguard.stores.turns import Turns
 
 TIMEOUT = 5.0
 
@@ -70,13 +73,14 @@ class Wire:
     def __init__(self, connections: Connections, name: str, namespace: str) -> None:
         self._connections = connections
         self._renewing: dict[int, Connections] = {}
+        self._thread = native.thread_local()
         self._name = name
         self._namespace = namespace
         self.can_be_silent = False
         """Whether the server is known to be silent when it is told to be; see `learn_silence`."""
 
     def close(self) -> None:
-        for connections in (self._connections, *self._renewing.values()):
+        for connections in (self._connections, *list(self._renewing.values())):
             connections.close()
 
     def call(
@@ -123,32 +127,18 @@ class Wire:
         self, over: Connections, commands: bytes, expected: int, meanwhile: Callable[[], None] | None = None
     ) -> list[Any]:
         """Send what is packed, and read as many replies; *meanwhile*, which is the server's time, do that."""
-        connection = None
         try:
-            try:
-                connection = over.take()
-                connection.send_packed_command([commands], check_health=False)
-                if meanwhile is not None:
-                    meanwhile()
-                replies = []
-                for _ in range(expected):
-                    try:
-                        replies.append(connection.read_response(disable_decoding=True))
-                    except redis.exceptions.ResponseError as error:  # a reply like any other: the rest is to be read
-                        replies.append(error)
-                for reply in replies:
-                    if isinstance(reply, Exception) and not isinstance(reply, redis.exceptions.NoScriptError):
-                        raise reply
-                return replies
-            except BaseException as error:
-                # Also a signal's: a reply that is still on its way must not be read by the next caller. And one that
-                # says "read only" may come from a server that is not the primary any more: the next one looks anew.
-                if connection is not None and not _is_sound_after(error):
-                    connection.disconnect()
-                raise
-            finally:
-                if connection is not None:
-                    over.give_back(connection)
+            if over.turns is None:
+                replies = _replies(over, commands, expected, meanwhile)
+            else:
+                turn = native.allocate_lock()
+                with turn:
+                    over.wait_for(turn)
+                    replies = _replies(over, commands, expected, meanwhile)
+            for reply in replies:
+                if isinstance(reply, Exception) and not isinstance(reply, redis.exceptions.NoScriptError):
+                    raise reply
+            return replies
         except redis.exceptions.RedisError as error:
             self._explain(error)
 
@@ -180,29 +170,28 @@ class Wire:
         if not self.can_be_silent:
             self.execute(*command)
             return
-        try:
-            connection = self._connections.take()
-            try:
-                silently = packed((b"CLIENT", b"REPLY", b"SKIP"))
-                connection.send_packed_command([silently, packed(command)], check_health=False)
-            except BaseException:
-                connection.disconnect()
-                raise
-            finally:
-                self._connections.give_back(connection)
-        except redis.exceptions.RedisError as error:
-            self._explain(error)
+        silently = packed((b"CLIENT", b"REPLY", b"SKIP")) + packed(command)
+        self._exchange(self._connections, silently, 0)
 
     def _for_renewal(self) -> Connections:
         # Renewal comes from a thread of its own and never waits for a connection that a body keeps busy. Under gevent
         # a socket belongs to the hub of the thread that made it, so there each thread has its own.
-        thread = native.get_ident() if native.patched() else 0
-        if thread not in self._renewing:
-            self._renewing[thread] = Connections(self._connections.pool)
-            if thread:
-                # They wait in the hub of this thread, which ends with it, and its number may be another's then.
-                native.at_thread_end(lambda: self._renewing.pop(thread).close())
-        return self._renewing[thread]
+        if not native.patched():
+            if 0 not in self._renewing:
+                self._renewing[0] = Connections(self._connections.pool)
+            return self._renewing[0]
+        mine: Connections | None = getattr(self._thread, "renewing", None)
+        if mine is None:
+            thread = native.get_ident()
+            # A thread that has ended closes nothing, and its number is given to another.
+            ended = self._renewing.keys() - sys._current_frames().keys() | {thread}
+            for connections in [self._renewing.pop(number, None) for number in ended]:
+                if connections is not None:
+                    connections.abandon()
+            mine = self._thread.renewing = self._renewing[thread] = Connections(self._connections.pool)
+            # They wait in the hub of this thread, which ends with it.
+            native.at_thread_end(lambda: self._renewing.pop(thread, mine).close())
+        return mine
 
     def _explain(self, error: redis.exceptions.RedisError) -> NoReturn:
         text = _said(error)
@@ -229,16 +218,26 @@ class Connections(Forked):
     """Connections of our own, made as the pool makes them, but not counted among its own.
 
     A list is all the pool that is needed: the driver's own costs more than a request. `list.pop` and `append` are
-    atomic, so threads share it without a lock.
+    atomic, so threads share it without a lock. And what an exception takes away between the two is closed by Python:
+    the driver's pool would count it as in use for ever.
     """
 
-    def __init__(self, pool: redis.ConnectionPool) -> None:
+    def __init__(self, pool: redis.ConnectionPool, *, most: int | None = None) -> None:
         self.pool = pool
         self._idle: list[Any] = []
+        self.turns = Turns(most) if most else None
         watch_forks(self)
 
+    def wait_for(self, turn: Any) -> None:
+        """Until one more connection may be used by the holder of *turn*, which has locked it."""
+        if self.turns is not None:
+            timeout = self.pool.connection_kwargs.get("socket_timeout") or TIMEOUT
+            if not self.turns.wait(turn, time.monotonic() + timeout):
+                raise redis.exceptions.ConnectionError("all connections are in use: give the client max_connections=")
+
     def make(self) -> Any:
-        kwargs = dict(self.pool.connection_kwargs)
+        given = self.pool.connection_kwargs.items()
+        kwargs = {name: value for name, value in given if not name.startswith(_LEFT_OUT)} | _PLAIN
         for name in ("socket_timeout", "socket_connect_timeout"):
             if kwargs.get(name) is None:
                 kwargs[name] = TIMEOUT  # a server that says nothing must not stop the renewal of all leases
@@ -268,24 +267,23 @@ class Connections(Forked):
         while self._idle:
             self._idle.pop().disconnect()
 
+    def abandon(self) -> None:
+        """Close those of a thread that has ended, without its hub."""
+        while self._idle:
+            connection = self._idle.pop()
+            socket, connection._sock = connection._sock, None
+            if socket is not None:
+                getattr(socket, "_sock", socket).close()
 
-class Lent(Connections):
-    """The connections of a client that somebody else made, and uses too."""
 
-    def take(self) -> Any:
-        # Before redis-py 6 the name of the command had to be given; since then giving it is deprecated.
-        return self.pool.get_connection() if _NAMELESS else self.pool.get_connection("EVALSHA")
-
-    def give_back(self, connection: Any) -> None:
-        self.pool.release(connection)
-
-    def close(self) -> None:
-        """They are not ours to close."""
-
+# A work horse makes a connection for each job: it says no more than it must, which is a tenth of what the driver says.
+_LEFT_OUT = ("driver_info", "lib_", "maint", "orig_", "protocol")
+_PLAIN = {"protocol": 2} | (
+    {"driver_info": None} if hasattr(redis, "DriverInfo") else dict.fromkeys(("lib_name", "lib_version"))
+)
 
 # Not gevent's: theirs wait in the hub, and the driver knows how.
 _Socket, _poll, _READABLE = native.original("socket", "socket"), native.original("select", "poll"), select.POLLIN
-_NAMELESS = int(redis.__version__.split(".")[0]) >= 6
 
 
 def _is_over(connection: Any) -> bool:
@@ -299,6 +297,36 @@ def _is_over(connection: Any) -> bool:
         return bool(connection.can_read(timeout=0))
     except (redis.exceptions.ConnectionError, OSError):
         return True
+
+
+def _replies(
+    over: Connections, commands: bytes, expected: int, meanwhile: Callable[[], None] | None = None
+) -> list[Any]:
+    """What the server answers, errors of commands too. The connection goes back once all of it is read."""
+    connection = over.take()
+    try:
+        connection.send_packed_command([commands], check_health=False)
+        if meanwhile is not None:
+            meanwhile()
+        replies = [_reply(connection) for _ in range(expected)]
+    except BaseException:
+        # Also a signal's: a reply that is still on its way must not be read by the next caller. It is not given back
+        # at all: a second signal may come before it is disconnected.
+        connection.disconnect()
+        raise
+    if all(_is_sound_after(reply) for reply in replies if isinstance(reply, Exception)):
+        over.give_back(connection)
+    else:
+        # One that says "read only" may come from a server that is not the primary any more: the next verb looks anew.
+        connection.disconnect()
+    return replies
+
+
+def _reply(connection: Any) -> Any:
+    try:
+        return connection.read_response(disable_decoding=True)
+    except redis.exceptions.ResponseError as error:  # a reply like any other: the rest is to be read
+        return error
 
 
 def _is_sound_after(error: BaseException) -> bool:

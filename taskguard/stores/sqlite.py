@@ -7,27 +7,22 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sqlite3
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from taskguard import native
-from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
-from taskguard.forks import Forked, watch_forks
+from taskguard.errors import ConfigurationError
 from taskguard.rules import Kept, Receipt, Rules, Step, seen
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
 from taskguard.stores import safe_url
 from taskguard.stores.histories import sqlite as histories
 from taskguard.stores.memory import wall_clock
+from taskguard.stores.sqlite_file import File
 
 Answer = TypeVar("Answer")
 
-LONGEST_FORK = 5.0
-"""Seconds that a fork waits for a thread that is within a transaction."""
 PURGE_EVERY = 64
 """Claims between two looks for what is over."""
 PURGE_AT_MOST = 500
@@ -52,8 +47,6 @@ CREATE TABLE IF NOT EXISTS taskguard_receipt (
 CREATE INDEX IF NOT EXISTS taskguard_entry_gone ON taskguard_entry (gone_at);
 CREATE INDEX IF NOT EXISTS taskguard_receipt_gone ON taskguard_receipt (until);
 """
-# Every table and index by its name: a file of an older version may lack some.
-_MADE = frozenset(re.findall(r"NOT EXISTS (\w+)", _SCHEMA + histories.SCHEMA))
 _ENTRY = (
     "state, owner, attempt, token, since, until, keep, starts, took_over, payload, "
     "copy, copies, copy_until, held_until, requeued_by, deaths, how, outcome"
@@ -89,7 +82,7 @@ def from_url(url: str, *, namespace: str) -> SQLiteStore:
     return SQLiteStore(path, namespace=namespace, timeout=timeout)
 
 
-class SQLiteStore(Forked):
+class SQLiteStore:
     """A file that every process of this host can open. Survives a power cut: each verb is synced to disk."""
 
     guarantees = Guarantees(
@@ -109,20 +102,17 @@ class SQLiteStore(Forked):
         clock: Callable[[], int] = wall_clock,
         rules: Rules | None = None,
     ) -> None:
-        self._path = str(Path(path).absolute())
         self._namespace = namespace
-        self._timeout = timeout
         self._clock = clock
         self._rules = rules or Rules()
-        self._lock = native.allocate_lock()
-        self._opened: tuple[sqlite3.Connection, object] | None = None
-        self._forking = False
+        path = str(Path(path).absolute())
+        self._name = f"SQLiteStore({path!r}, namespace={namespace!r})"
+        self._file = File(path, name=self._name, timeout=timeout, schema=_SCHEMA + histories.SCHEMA)
         self._until_purge = 1
         self.history = histories.SQLiteHistory(self._transaction, self._log, namespace)
-        watch_forks(self)
 
     def __repr__(self) -> str:
-        return f"SQLiteStore({self._path!r}, namespace={self._namespace!r})"
+        return self._name
 
     # -- verbs ---------------------------------------------------------------------------------------------------
 
@@ -198,17 +188,17 @@ class SQLiteStore(Forked):
             entry = self._entry(db, key, now)
             return seen(key, entry, now) if entry else None
 
-        return self._use(look)
+        return self._file.use(look)
 
     def scan(self, prefix: str = "", /) -> Iterator[Entry]:
-        page = self._use(lambda db: self._page(db, "key >= ?", prefix))
+        page = self._file.use(lambda db: self._page(db, "key >= ?", prefix))
         while page:
             for entry in page:
                 if not entry.key.startswith(prefix):
                     return
                 yield entry
             last = page[-1].key
-            page = self._use(lambda db, last=last: self._page(db, "key > ?", last))  # type: ignore[misc]
+            page = self._file.use(lambda db, last=last: self._page(db, "key > ?", last))  # type: ignore[misc]
 
     def forget(self, key: str, /, token: int = 0) -> bool:
         def step(db: sqlite3.Connection, now: int) -> bool:
@@ -217,8 +207,7 @@ class SQLiteStore(Forked):
         return self._transaction(step)
 
     def close(self) -> None:
-        with self._lock:
-            self._close()
+        self._file.close()
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
@@ -237,7 +226,7 @@ class SQLiteStore(Forked):
             " ORDER BY key LIMIT 500",
             (self._namespace, key, now),
         )
-        return [seen(name, _kept(columns), now) for name, *columns in rows]
+        return [seen(name, _kept(columns), now) for name, *columns in rows.fetchall()]
 
     def _save(self, db: sqlite3.Connection, key: str, step: Step[Answer]) -> Answer:
         if step.entry is not None:
@@ -263,120 +252,14 @@ class SQLiteStore(Forked):
                 (now,),
             )
 
-    # -- the connection ------------------------------------------------------------------------------------------
+    # -- transactions --------------------------------------------------------------------------------------------
 
     def _transaction(self, step: Callable[[sqlite3.Connection, int], Answer], begin: str = "BEGIN IMMEDIATE") -> Answer:
-        return self._use(lambda db: self._whole(db, step, begin))
-
-    def _whole(self, db: sqlite3.Connection, step: Callable[[sqlite3.Connection, int], Answer], begin: str) -> Answer:
-        try:
-            # IMMEDIATE: the write lock is taken before anything is read, so nobody can slip in between.
-            db.execute(begin)
-            answer = step(db, self._clock())
-            db.execute("COMMIT")
-        except BaseException:  # also a signal's, raised the moment that BEGIN has waited long enough
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            raise
-        return answer
+        return self._file.transaction(lambda db: step(db, self._clock()), begin=begin)
 
     def _log(self, step: Callable[[sqlite3.Connection, int], None]) -> None:
         """A transaction that need not survive a power cut: its writers do not wait for the disk, nor do others."""
-
-        def whole(db: sqlite3.Connection) -> None:
-            db.execute("PRAGMA synchronous=NORMAL")
-            try:
-                self._whole(db, step, "BEGIN IMMEDIATE")
-            finally:
-                db.execute("PRAGMA synchronous=FULL")
-
-        self._use(whole)
-
-    def _use(self, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
-        # One connection for all threads: SQLite has one writer at a time anyway.
-        if not self._lock.acquire(timeout=2 * self._timeout):
-            raise StoreUnavailableError(repr(self), "another thread of this process keeps the connection busy")
-        try:
-            return work(self._connection())
-        except sqlite3.Error as error:
-            kind = StoreUnavailableError if _passes(error) else StoreError
-            raise kind(repr(self), _explained(error, self._path)) from error
-        finally:
-            self._lock.release()
-
-    def _connection(self) -> sqlite3.Connection:
-        """The connection to the file that has our name now.
-
-        A file that was deleted under an open connection would be written on by nobody but us while others start a new
-        one: two stores, two holders.
-        """
-        if self._opened is not None:
-            connection, file = self._opened
-            if file == _identity(self._path):
-                return connection
-            self._close()
-        while True:
-            before = _identity(self._path)
-            connection = self._open()
-            if before in (None, _identity(self._path)):
-                break
-            connection.close()  # it was replaced while we opened it
-        self._opened = connection, _identity(self._path)
-        return connection
-
-    def _close(self) -> None:
-        if self._opened is not None:
-            connection, self._opened = self._opened[0], None
-            connection.close()
-
-    def _open(self) -> sqlite3.Connection:
-        if not os.path.isdir(os.path.dirname(self._path)):
-            raise StoreError(repr(self), "the directory of the file does not exist: create it, or name another")
-        connection = sqlite3.connect(self._path, timeout=self._timeout, isolation_level=None, check_same_thread=False)
-        try:
-            self._prepare(connection)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        give_up = time.monotonic() + self._timeout
-        while True:
-            try:
-                # To become a WAL file it must be nobody else's for a moment, and for that SQLite does not wait.
-                connection.execute("PRAGMA journal_mode=WAL")
-                break
-            except sqlite3.OperationalError as error:
-                if not _passes(error) or time.monotonic() > give_up:
-                    raise
-                time.sleep(0.005)
-        connection.execute("PRAGMA synchronous=FULL")
-        # Looked for first: what is there already needs no turn among those who write.
-        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-        if not there.issuperset(_MADE):
-            connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}{histories.SCHEMA}COMMIT;")
-
-    def before_fork(self) -> None:
-        # A child that inherits an open file inherits SQLite's belief in locks that only its parent has.
-        self._forking = self._lock.acquire(timeout=min(self._timeout, LONGEST_FORK))
-        self._close()
-
-    def after_fork_in_parent(self) -> None:
-        if self._forking:
-            self._forking = False  # of this fork alone: the next one may not get the lock
-            self._lock.release()
-
-    def after_fork(self) -> None:
-        self._lock = native.allocate_lock()
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino
+        self._file.transaction(lambda db: step(db, self._clock()), synchronous="NORMAL")
 
 
 def _kept(row: Sequence[Any]) -> Kept:
@@ -414,22 +297,3 @@ def _columns(entry: Kept) -> tuple[Any, ...]:
         entry.outcome,
         entry.gone_at,
     )
-
-
-def _passes(error: sqlite3.Error) -> bool:
-    """Whether it may go better another time: the file is busy, the disk is full or out of order."""
-    text = str(error)
-    return any(word in text for word in ("locked", "busy", "full", "disk I/O", "unable to open"))
-
-
-def _explained(error: sqlite3.Error, path: str) -> str:
-    text = str(error)
-    if "locked" in text:
-        return f"{text}: other processes kept the file busy; ask again, or give ?timeout= more seconds"
-    if "not a database" in text or "malformed" in text:
-        return f"{text}: {path} is damaged or not ours; nothing was changed. Move it away and a new one is made"
-    if "unable to open" in text:
-        return f"{text}: {path} must be a file that this user may read and write, in a directory where it may create"
-    if "no such column" in text or "no such table" in text:
-        return f"{text}: the tables in {path} are not as this version makes them. Move it away and a new one is made"
-    return text

@@ -323,8 +323,7 @@ def test_an_emptied_store_starts_anew_and_repeats_nothing(bench: Bench):
 
 
 def empty(store: Any) -> None:
-    store._entries.clear()
-    store._receipts.clear()
+    store._kept.items.clear()
 
 
 def test_a_store_that_was_emptied_is_seen_before_a_slot_of_a_monthly_entry_comes(bench: Bench):

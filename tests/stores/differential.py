@@ -150,8 +150,8 @@ def _asked(verb: Callable[[Store], Any], store: Store) -> Any:
 
 
 def _over(store: Any, now: int) -> Over:
-    entries = [key for key, entry in store._entries.items() if entry.gone_at <= now]
-    return Over(entries, [name for name, receipt in store._receipts.items() if receipt.until <= now])
+    over = [name for name, kept in store._kept.items.items() if not store._is_there(kept, now)]
+    return Over([name for name in over if isinstance(name, str)], [name for name in over if not isinstance(name, str)])
 
 
 def _verb(step: Step, told: dict[int, Any]) -> Callable[[Store], Any]:

@@ -55,7 +55,8 @@ class Memory:
     def set_time(self, now: int) -> None: ...
 
     def purge(self, store: Any, over: Over) -> None:
-        store._purge(store._clock())
+        now = store._clock()
+        store._kept.purge(lambda kept: not store._is_there(kept, now))
 
 
 class SQLite:

@@ -26,7 +26,7 @@ class TokenFromACounterThatRestarts(MemoryStore):
         self._rules.next_token = self._next  # type: ignore[method-assign]
 
     def _next(self, ask: Claim, entry: Kept | None, now: int) -> int:
-        if not self._entries:  # wiped: where the counter was kept, too
+        if not self._kept.items:  # wiped: where the counter was kept, too
             self._counter = count(1)
         return max(next(self._counter), ask.floor + 1, entry.token + 1 if entry else 0)
 
@@ -35,12 +35,13 @@ class DeletesThenSets(MemoryStore):
     breaks = 1
 
     def claim(self, claim: Claim, /) -> Any:
-        now = self._clock()
-        step = self._rules.claim(
-            claim, self._entry(claim.key, now), self._receipt(claim.key, claim.owner, now), None, now
-        )
+        changes: dict[Any, Any] = {}
+        view = self._view(changes, self._clock())
+        own = view.receipt(claim.key, claim.owner)
+        answer = view.save(claim.key, self._rules.claim(claim, view.entry(claim.key), own, None, view.now))
         time.sleep(0.001)  # another process comes in between
-        return self._save(claim, step)
+        self._kept.items.update(changes)
+        return answer
 
 
 class ComparesTheOwnerNotTheToken(MemoryStore):
@@ -103,23 +104,24 @@ class ReleaseForgetsTheLastToken(MemoryStore):
 
     def release(self, *args: Any, **options: Any) -> bool:
         released = super().release(*args, **options)
-        if released and self._entries.get(args[0].key) and self._entries[args[0].key].state == "free":
-            del self._entries[args[0].key]
+        entry = self._kept.items.get(args[0].key)
+        if released and entry and entry.state == "free":
+            del self._kept.items[args[0].key]
         return released
 
 
 class RetentionNeverEnds(MemoryStore):
     breaks = 8
 
-    def _entry(self, key: str, now: int) -> Kept | None:
-        return self._entries.get(key)
+    def _is_there(self, kept: Any, now: int) -> bool:
+        return isinstance(kept, Kept) or super()._is_there(kept, now)
 
 
 class ReceiptsNeverEnd(MemoryStore):
     breaks = 8
 
-    def _receipt(self, key: str, owner: str, now: int) -> Any:
-        return self._receipts.get((key, owner))
+    def _is_there(self, kept: Any, now: int) -> bool:
+        return not isinstance(kept, Kept) or super()._is_there(kept, now)
 
 
 class RenewRevivesAReplacedLease(MemoryStore):
@@ -240,10 +242,10 @@ class MarksAllOrNothing(MemoryStore):
     breaks = 3
 
     def mark(self, published: Any, /, *, copy_for: float) -> list[bool]:
-        before = dict(self._entries)
+        before = dict(self._kept.items)
         marked = super().mark(published, copy_for=copy_for)
         if not all(marked):
-            self._entries = before
+            self._kept.items = before
         return [all(marked)] * len(marked)
 
 
@@ -258,9 +260,8 @@ class FreesWhatRunsElsewhere(MemoryStore):
 class EntryEndsWithItsLease(MemoryStore):
     breaks = 3
 
-    def _entry(self, key: str, now: int) -> Kept | None:
-        entry = super()._entry(key, now)
-        return entry if entry and entry.until > now else None
+    def _is_there(self, kept: Any, now: int) -> bool:
+        return super()._is_there(kept, now) and kept.until > now
 
 
 class ScanShowsOnePage(MemoryStore):
@@ -292,7 +293,7 @@ def holds(kind: type[MemoryStore], test: Callable[..., None]) -> bool:
         "store": store,
         "elapse": time.sleep if kind is UsesTheClientsClock else clock.advance,
         "opener": None,
-        "wipe": lambda: (store._entries.clear(), store._receipts.clear()),
+        "wipe": lambda: store._kept.items.clear(),
         "restart": lambda: None,
     }
     wanted = list(inspect.signature(test).parameters)[1:]

@@ -22,7 +22,7 @@ class TestMemoryStore(StoreContract):
 
     @pytest.fixture
     def wipe(self, store: MemoryStore):
-        return lambda: (store._entries.clear(), store._receipts.clear())
+        return store._kept.items.clear
 
     @pytest.fixture
     def restart(self):

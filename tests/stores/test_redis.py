@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -367,3 +370,62 @@ def test_a_client_of_somebody_elses_can_be_used(redis_server: RedisServer, proto
 def test_what_is_no_client_is_refused(client: object):
     with pytest.raises(ConfigurationError, match="takes a redis.Redis client"):
         RedisStore(client)  # type: ignore[arg-type]
+
+
+RENEWING_THREADS = """
+import gevent.monkey
+gevent.monkey.patch_all()
+import os, sys, time
+from taskguard import native, open_store
+from taskguard.testing.contract import claimed
+
+store = open_store(sys.argv[1], namespace=sys.argv[2])
+lease = claimed(store, "alice")
+renewed = []
+
+def renew():
+    renewed.append(store.renew([(lease, 60)]))
+
+def sockets():
+    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    return sum(os.readlink(link).startswith("socket:") for link in links if os.path.lexists(link))
+
+before = sockets()
+for number in range(1, 31):
+    native.start_thread(renew)
+    until = time.monotonic() + 20
+    while len(renewed) < number and time.monotonic() < until:
+        time.sleep(0.005)
+assert renewed == [[True]] * 30, renewed
+assert sockets() - before <= 5, (before, sockets())
+store.close()
+print("flat")
+"""
+
+
+def test_connections_of_renewal_threads_that_have_ended_are_closed_under_gevent(
+    redis_server: RedisServer, namespace: str
+):
+    command = [sys.executable, "-c", RENEWING_THREADS, redis_server.url, namespace]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert done.stdout == "flat\n", done.stderr
+
+
+def test_a_lent_client_is_asked_by_as_many_at_once_as_it_has_connections(redis_server: RedisServer, namespace: str):
+    url = f"{redis_server.url}?client_name={namespace}"
+    with closing(redis.Redis.from_url(url, max_connections=3)) as client, closing(RedisStore(client)) as store:
+        with ThreadPoolExecutor(12) as threads:
+            list(threads.map(lambda number: claimed(store, "alice", f"{namespace} {number}"), range(300)))
+
+        assert len([line for line in client.client_list() if line["name"] == namespace]) <= 3 + 1  # and the client's
+
+
+def test_closing_a_store_closes_what_it_made_for_a_lent_client(redis_server: RedisServer, namespace: str):
+    with closing(redis.Redis.from_url(f"{redis_server.url}?client_name={namespace}")) as client:
+        store = RedisStore(client)
+        claimed(store, "alice", namespace)
+        store.close()
+
+        assert len([line for line in client.client_list() if line["name"] == namespace]) == 1
+        assert client.ping()

@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 from uuid import uuid4
 
@@ -18,8 +22,10 @@ import pytest
 
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
 from taskguard.forks import Forked, watch_forks
+from taskguard.history import Line
 from taskguard.store import Ending, Held, Lease
 from taskguard.stores import open_store
+from taskguard.stores.memory import wall_clock
 from taskguard.stores.sqlite import SQLiteStore
 from taskguard.testing import StoreContract
 from taskguard.testing.clock import FakeClock
@@ -149,6 +155,96 @@ def test_a_file_that_may_not_be_read_is_unavailable(path: Path):
         SQLiteStore(path).claim(ask("alice"))
 
 
+def by_nobody(function: Callable[[], Any]) -> Any:
+    """What *function* returns in a process that is not root's."""
+
+    def demoted() -> Any:
+        if os.geteuid() == 0:
+            os.setgid(65534)
+            os.setuid(65534)
+        return function()
+
+    return in_fork(demoted)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """One that every user can reach."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o777)
+    yield folder
+    folder.chmod(0o700)
+    shutil.rmtree(folder)
+
+
+def test_a_directory_that_became_unreadable_is_unavailable_until_it_can_be_read_again(folder: Path):
+    inner = folder / "inner"
+
+    def verbs() -> list[str]:
+        inner.mkdir()
+        store = SQLiteStore(inner / "taskguard.db")
+        lease = claimed(store, "alice")
+        inner.chmod(0o000)
+        told = []
+        for verb in (lambda: store.renew([(lease, 60)]), lambda: store.get("key"), lambda: list(store.scan())):
+            with pytest.raises(StoreUnavailableError) as caught:
+                verb()
+            told.append(str(caught.value))
+        inner.chmod(0o700)
+        assert store.renew([(lease, 60)]) == [True]
+        return told
+
+    told = by_nobody(verbs)
+    assert len(told) == 3
+    assert all(
+        "must be a file that this user may read and write, in a directory where it may create" in t for t in told
+    )
+
+
+def test_a_file_of_somebody_elses_says_what_it_must_be(folder: Path):
+    claimed(SQLiteStore(folder / "taskguard.db"), "alice")
+    folder.chmod(0o755)
+    for file in folder.iterdir():
+        file.chmod(0o444)
+
+    def claim() -> str:
+        with pytest.raises(StoreError) as caught:
+            SQLiteStore(folder / "taskguard.db").claim(ask("bob", "other"))
+        return str(caught.value)
+
+    assert os.geteuid() != 0 or "must be a file that this user may read and write" in by_nobody(claim)
+
+
+def test_a_path_where_no_file_can_be_is_one_clear_error(tmp_path: Path):
+    (tmp_path / "a file").touch()
+    (tmp_path / "a directory").mkdir()
+    (tmp_path / "a loop").symlink_to(tmp_path / "a loop")
+    names = ["a file/taskguard.db", "a file/deeper/taskguard.db", "n" * 300, "a loop", "a loop/taskguard.db"]
+    for name in names:
+        with pytest.raises(StoreError, match="no file can be at .*; name another") as caught:
+            SQLiteStore(tmp_path / name).claim(ask("alice"))
+        assert not isinstance(caught.value, StoreUnavailableError)
+    with pytest.raises(StoreError, match="a directory must be a file that this user may read") as caught:
+        SQLiteStore(tmp_path / "a directory").claim(ask("alice"))
+    assert not isinstance(caught.value, StoreUnavailableError)
+
+
+def test_a_directory_that_became_a_file_is_one_clear_error(tmp_path: Path):
+    (tmp_path / "folder").mkdir()
+    store = SQLiteStore(tmp_path / "folder" / "taskguard.db")
+    lease = claimed(store, "alice")
+    shutil.rmtree(tmp_path / "folder")
+    (tmp_path / "folder").touch()
+
+    with pytest.raises(StoreError, match="no file can be at"):
+        store.renew([(lease, 60)])
+
+
+def test_a_path_with_a_nul_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigurationError, match="no NUL"):
+        SQLiteStore(tmp_path / "a\0b")
+
+
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite://host/file.db"])
 def test_a_url_without_a_file_says_what_to_write(url: str):
     with pytest.raises(ConfigurationError, match="sqlite:///relative.db"):
@@ -213,6 +309,7 @@ def test_a_child_whose_parent_has_gone_shares_the_file_with_others(path: Path):
     # A child that inherited an open connection would believe in its parent's locks, and others would not see its own.
     program = f"""
 import os, sys, time
+from taskguard.stores.memory import wall_clock
 from taskguard.stores.sqlite import SQLiteStore
 from taskguard.testing.contract import ask, claimed
 store = SQLiteStore({str(path)!r})
@@ -256,7 +353,7 @@ def test_a_fork_while_another_thread_is_in_a_transaction_leaves_the_child_free(p
         thread.join()
 
 
-def test_one_that_fails_around_a_fork_leaves_no_store_locked(path: Path):
+def test_one_that_fails_around_a_fork_leaves_no_store_waiting(path: Path):
     stores = [SQLiteStore(path, timeout=0.1) for _ in range(8)]  # in no order: some come after it
     failing = [_FailsAfterForks() for _ in range(8)]
     list(map(watch_forks, failing))
@@ -265,7 +362,7 @@ def test_one_that_fails_around_a_fork_leaves_no_store_locked(path: Path):
     for thing in failing:
         thing.fails = False
 
-    assert not any(store._lock.locked() for store in stores)
+    assert all(store.get("nobody") is None for store in stores)
     assert in_fork(lambda: all(store.get("nobody") is None for store in stores))
 
 
@@ -277,16 +374,89 @@ class _FailsAfterForks(Forked):
             raise RuntimeError("after a fork")
 
 
-def test_a_fork_that_cannot_wait_for_a_thread_leaves_that_one_its_lock(path: Path):
-    store = SQLiteStore(path, timeout=0.1)
-    claimed(store, "parent", "warm")
-    assert in_fork(lambda: True)
-    store._lock.acquire()  # as a thread has it that waits for the disk
+def test_a_verb_that_a_fork_could_not_wait_for_begins_again(path: Path):
+    inside, go_on = threading.Event(), threading.Event()
+
+    def clock() -> int:
+        if threading.current_thread() is not threading.main_thread():
+            inside.set()
+            go_on.wait(20)
+        return wall_clock()
+
+    store = SQLiteStore(path, timeout=0.1, clock=clock)
+    lease = claimed(store, "parent", "warm")
+    answers: list[list[bool]] = []
+    thread = threading.Thread(target=lambda: answers.append(store.renew([(lease, 60)])))
+    thread.start()
+    assert inside.wait(20)  # in a transaction, longer than a fork waits
 
     assert in_fork(lambda: isinstance(store.claim(ask("child", "own")), Lease))
-    assert store._lock.locked()
-    store._lock.release()
+    go_on.set()
+    thread.join()
+    assert answers == [[True]]
     claimed(store, "parent", "again")
+
+
+def test_a_signal_handler_that_forks_in_the_middle_of_a_verb_harms_neither_process(path: Path):
+    to_do: list[Callable[[], bool]] = []
+    done: list[bool] = []
+
+    def clock() -> int:  # called in the middle of a transaction
+        if to_do:
+            done.append(in_fork(to_do.pop()))
+        return wall_clock()
+
+    store = SQLiteStore(path, clock=clock)
+    lease = claimed(store, "parent", "warm")
+    to_do.append(lambda: isinstance(store.claim(ask("child", "child's")), Lease))
+
+    assert store.renew([(lease, 60)]) == [True]
+    assert done == [True]
+    assert isinstance(SQLiteStore(path).claim(ask("other", "child's")), Held)
+
+
+def test_what_is_written_for_the_log_leaves_every_verb_synced(path: Path):
+    store = SQLiteStore(path)
+
+    def interrupted(db: sqlite3.Connection, now: int) -> None:
+        raise KeyboardInterrupt
+
+    def synced(db: sqlite3.Connection, now: int) -> int:
+        return int(db.execute("PRAGMA synchronous").fetchone()[0])
+
+    store.history.add([Line("key", "text", False)])
+    with pytest.raises(KeyboardInterrupt):
+        store._log(interrupted)
+    assert store._transaction(synced) == 2
+    store.history.add([Line("key", "text", False)])
+    assert store._transaction(synced) == 2
+
+
+def test_threads_and_forks_at_once_leave_children_and_file_sound(path: Path):
+    store, stop, failures = SQLiteStore(path), threading.Event(), []
+
+    def work(name: str) -> None:
+        try:
+            while not stop.is_set():
+                lease = claimed(store, name, name)
+                assert store.renew([(lease, 60)]) == [True]
+                assert store.release(lease, Ending(keep_for=60))
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(str(number),)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for number in range(20):
+            assert in_fork(lambda n=number: isinstance(store.claim(ask("child", f"of {n}")), Lease))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failures
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
 @pytest.mark.parametrize("timeout", ["0", "-1", "nan", "inf", "soon"])

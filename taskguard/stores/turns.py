@@ -1,0 +1,49 @@
+"""How many may do something at once, in such a way that no exception can take a turn away for ever."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+LOOK_AGAIN = 0.002
+"""Seconds between two looks for a turn when all of them are taken."""
+
+
+class Turns:
+    """At most *most* at once.
+
+    A turn is a lock of its own, which its holder takes by `with`: the two ends of that are C code, so that it is over
+    whatever is raised, and at whatever instruction. Here is only looked at which of them are taken.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken: list[tuple[int, Any]] = []
+
+    def wait(self, turn: Any, deadline: float) -> bool:
+        """Wait until there is room for *turn*, which the caller has locked; False if there is none by *deadline*."""
+        while not self._has_room(turn):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(LOOK_AGAIN)
+        return True
+
+    def _has_room(self, turn: Any) -> bool:
+        # A signal handler in the middle of a turn must not wait for its own thread (or greenlet).
+        mine = threading.get_ident(), turn
+        self._drop([taken for taken in self._taken.copy() if not taken[1].locked()])
+        # First put down, then counted: of two that come at once, the later one sees the other.
+        self._taken.append(mine)
+        earlier = self._taken.copy()
+        earlier = earlier[: earlier.index(mine)]
+        if sum(thread != mine[0] and lock.locked() for thread, lock in earlier) < self._most:
+            return True
+        self._drop([mine])
+        return False
+
+    def _drop(self, turns: list[tuple[int, Any]]) -> None:
+        for turn in turns:
+            with suppress(ValueError):  # another thread was faster
+                self._taken.remove(turn)
