@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -42,7 +43,7 @@ def counted(what: Callable[[], Any]) -> tuple[int, int]:
         what()
     finally:
         sys.setprofile(None)
-    return len(files), sum(one != other for one, other in zip(files, files[1:], strict=False))
+    return len(files), sum(one != other for one, other in pairwise(files))
 
 
 def of_celery() -> list[tuple[int, int]]:
