@@ -31,14 +31,15 @@ from taskguard.fence import fence_held_here
 from taskguard.heartbeat import Heartbeat, Holding
 from taskguard.history import Recorder, history_of
 from taskguard.hold import Hold
+from taskguard.interrupt import came_by_signal
 from taskguard.keys import differing
 from taskguard.lone_fence import lone_fence
 from taskguard.names import check_claim, check_entry, check_key
 from taskguard.outages import grace_of, holder_that_may_return
 from taskguard.outcomes import JsonOutcomes, Outcomes
-from taskguard.policy import Policy
+from taskguard.policy import REUSE, Policy
 from taskguard.signatures import fence_parameter, runs_later
-from taskguard.store import Claim, Claimant, Completed, Held, Lease, Reuse, Store
+from taskguard.store import Claim, Claimant, Completed, Held, Lease, Store
 from taskguard.stores import open_store
 from taskguard.switch import is_off
 from taskguard.waiting import pauses
@@ -50,8 +51,6 @@ PATIENCE = 10.0
 """How long a store that does not answer is asked again before that is an error."""
 HEALINGS = 3
 """How often work is begun again because a resource had seen a higher token than a store that lost its data gave it."""
-
-_REUSE: dict[str, Reuse] = {"rerun": "nothing", "reuse_success": "success", "reuse": "anything"}
 
 
 class Guard:
@@ -235,7 +234,7 @@ class Guard:
                 attempt or new_attempt(),
                 lease=lease or policy.lease,
                 keep_for=policy.keep,
-                reuse=_REUSE[policy.on_done],
+                reuse=REUSE[policy.on_done],
                 floor=floor,
                 **rest,
             )
@@ -339,6 +338,16 @@ class Guard:
             asked, answer = self.ask(self.new_claim(key, self.new_owner(), policy, floor=floor), tell=False)
             if isinstance(answer, Lease):
                 Work(self, policy, answer, asked, answer.owner).give_up()
+
+    def encoded(self, encode: Callable[[Any], bytes], value: Any, claimant: Claimant) -> bytes | None:
+        """What is kept of an outcome; None, which is reported, where it cannot be written down."""
+        try:
+            return encode(value)
+        except Exception as why:  # whatever an object does when it is written down: the work is done all the same
+            if came_by_signal(why):
+                raise
+            self.tell("not_kept", claimant, token=getattr(claimant, "token", 0), detail=str(why))
+            return None
 
     def tell(self, kind: Kind, claimant: Claimant, **facts: Any) -> None:
         self.listeners.tell(Event(kind=kind, key=claimant.key, owner=claimant.owner, **facts))

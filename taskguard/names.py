@@ -84,10 +84,8 @@ def shortened(name: str) -> str:
 
 def problem_with(what: str, name: Any, most: int) -> str:
     """Why *name* cannot be what it is given as, and what to write; empty if it can."""
-    if not isinstance(name, str):
-        return f"{what}={_SHOWN.repr(name)} is not a text; write a str that is not empty"
-    if not name:
-        return f"{what}='' is empty; write a str that is not empty"
+    if not isinstance(name, str) or not name:
+        return f"{what} must be a non-empty text, not {_SHOWN.repr(name)}"
     if "\0" in name:
         return f"{what}={_SHOWN.repr(name)} contains a NUL character, which PostgreSQL cannot store; remove it"
     try:

@@ -18,12 +18,15 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from taskguard.errors import ConfigurationError
 from taskguard.keys import By, KeyMaker, parse_key
+from taskguard.store import Reuse
 
 Hold: TypeAlias = Literal["until_done", "running", "queued", "one_queued_one_running"]
 Conflict: TypeAlias = Literal["skip", "raise", "wait", "run_once_more", "replace_queued", "cancel_running"]
 Done: TypeAlias = Literal["rerun", "reuse_success", "reuse"]
 Lost: TypeAlias = Literal["abort", "abort_if_unsure", "continue"]
 
+REUSE: dict[Done, Reuse] = {"rerun": "nothing", "reuse_success": "success", "reuse": "anything"}
+"""Which finished work of another owner answers a claim."""
 DEFAULT_KEEP = 7200.0
 """How long an outcome is remembered where keep_for is not given."""
 DEFAULT_WAIT = 3600.0

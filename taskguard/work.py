@@ -143,11 +143,11 @@ class Work:
 
     def succeed(self, value: Any) -> bool:
         """Keep *value* as the outcome, or at least the fact."""
-        return self.complete("succeeded", self._encoded(self._guard.outcomes.encode, value))
+        return self.complete("succeeded", self._guard.encoded(self._guard.outcomes.encode, value, self.lease))
 
     def fail(self, error: BaseException) -> bool:
         """The work failed for good: the key is free, or done where failures are reused."""
-        outcome = self._encoded(self._guard.outcomes.encode_error, error)
+        outcome = self._guard.encoded(self._guard.outcomes.encode_error, error, self.lease)
         if self._policy.on_done == "reuse":
             return self.complete("failed", outcome)
         return self.release("failed", outcome)
@@ -196,15 +196,6 @@ class Work:
             lambda: store.requeue(self.lease, seconds, copy_for=copy_for, keep_starts=keep_starts, copy=copy),
             "requeued",
         )
-
-    def _encoded(self, encode: Callable[[Any], bytes], value: Any) -> bytes | None:
-        try:
-            return encode(value)
-        except Exception as why:  # whatever an object does when it is written down: the work is done all the same
-            if interrupt.came_by_signal(why):
-                raise
-            self._guard.tell("not_kept", self.lease, token=self.lease.token, detail=str(why))
-            return None
 
     def _ending(self, how: How, outcome: bytes | None) -> Ending:
         linger = max(0.0, self._held_until - since_boot())

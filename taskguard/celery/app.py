@@ -5,7 +5,7 @@
    is made. (Tasks that were made before are guarded when `install` is called, or when the app is finalized.)
 3. `app._taskguard` holds the settings and the guard, made when first needed.
 4. In a worker every other task of the app looks whether its message is that of a scheduled slot: see `scheduled.py`,
-   and for the parent process `scheduled_request.py`.
+   and for the parent process `settling.py`.
 5. `app.close` also closes what the guard has opened.
 6. `app._warn_duplicate_task_name` is wrapped: Celery takes the first line outside its own code for the user's, and that
    would be one of ours.
@@ -27,7 +27,7 @@ from taskguard.celery.call import AS_IS, Call
 from taskguard.celery.delivery import running
 from taskguard.celery.guarding import ATTRIBUTE, Guarding, is_installed
 from taskguard.celery.headers import IDEMPOTENCY_KEY, without_local
-from taskguard.celery.publish import Publisher
+from taskguard.celery.publish import publish
 from taskguard.celery.result import handle, info
 from taskguard.celery.scheduled import watch_slots
 from taskguard.switch import is_off
@@ -63,7 +63,6 @@ def install(app: Celery, **settings: Any) -> Celery:
 def _install(app: Celery) -> None:
     guarding = Guarding(app, app.send_task)
     setattr(app, ATTRIBUTE, guarding)
-    publisher = Publisher(guarding)
 
     def send_task(name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
         if len(rest) > len(POSITIONAL):
@@ -85,7 +84,7 @@ def _install(app: Celery) -> None:
         guarded = getattr(task, "taskguard", None)
         if guarded is None:
             return call.publish()
-        return _publish_unguarded(call) if is_off() else publisher.call(guarded, call)
+        return _publish_unguarded(call) if is_off() else publish(guarding, guarded, call)
 
     close = app.close
 

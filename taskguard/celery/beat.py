@@ -19,8 +19,9 @@ from celery.utils.imports import symbol_by_name
 
 from taskguard.celery.app import install
 from taskguard.celery.guarding import guarding_of, is_installed
-from taskguard.celery.headers import Headers
+from taskguard.celery.headers import with_envelope
 from taskguard.celery.timetable import PREFIX, Facts, entry_of, facts_of, without_ours
+from taskguard.engine.envelope import Envelope
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
 from taskguard.schedule import ScheduledEntry, Slot, Timekeeper
 
@@ -148,7 +149,7 @@ class Guarded(Scheduler):  # type: ignore[misc]
         message = object.__new__(type(theirs))
         vars(message).update(vars(theirs))
         guarding = guarding_of(self.app)
-        headers = Headers(
+        envelope = Envelope(
             id=slot.job_id,
             slot=slot.note().as_dict(),
             store=guarding.identity.name(guarding.calls, TRY_AGAIN),
@@ -157,7 +158,7 @@ class Guarded(Scheduler):  # type: ignore[misc]
         message.kwargs = without_ours(theirs.kwargs, PREFIX)
         message.options = without_ours(theirs.options)
         message.options["task_id"] = slot.job_id
-        message.options["headers"] = headers.within(message.options.get("headers"))
+        message.options["headers"] = with_envelope(message.options.get("headers"), envelope)
         self.apply_async(message, producer=self.producer, advance=False)
 
     def _advance(self, theirs: Any) -> None:

@@ -7,7 +7,8 @@ from datetime import datetime, timezone, tzinfo
 from math import ceil
 from typing import Any, NamedTuple
 
-from taskguard.celery.headers import Headers
+from taskguard.celery.headers import envelope_in, with_envelope
+from taskguard.engine.envelope import Envelope
 from taskguard.names import LONGEST
 
 AS_IS = "taskguard_as_is"
@@ -28,11 +29,11 @@ class Call(NamedTuple):
     options: dict[str, Any]
 
     @property
-    def headers(self) -> Headers:
-        return Headers.of(self.options.get("headers"), self.options.get("task_id"))
+    def envelope(self) -> Envelope:
+        return envelope_in(self.options.get("headers"), self.options.get("task_id"))
 
-    def with_(self, headers: Headers) -> Call:
-        return self._replace(options={**self.options, "headers": headers.within(self.options.get("headers"))})
+    def with_(self, envelope: Envelope) -> Call:
+        return self._replace(options={**self.options, "headers": with_envelope(self.options.get("headers"), envelope)})
 
     @property
     def is_linked(self) -> bool:
@@ -42,16 +43,17 @@ class Call(NamedTuple):
     def publish(self) -> Any:
         return self.send(self.name, self.args, self.kwargs, **self.options)
 
-    def publish_as(self, task_id: str, headers: Headers) -> Any:
-        options = {**self.options, "task_id": task_id, "headers": headers.within(self.options.get("headers"))}
+    def publish_as(self, task_id: str, envelope: Envelope) -> Any:
+        headers = with_envelope(self.options.get("headers"), envelope)
+        options = {**self.options, "task_id": task_id, "headers": headers}
         return self.send(self.name, self.args, self.kwargs, **options)
 
-    def publish_for_twin(self, task_id: str, headers: Headers, delay: float) -> None:
-        """The same work under its twin's id. Who waits for this call does not wait for that one."""
+    def publish_for(self, task_id: str, envelope: Envelope, delay: float) -> None:
+        """The same work under the holder's id. Who waits for this call does not wait for that one."""
         others = {name: value for name, value in self.options.items() if name not in _ITS_OWN}
         if delay > 0:
             others["countdown"] = ceil(delay)  # whole seconds: where RabbitMQ itself delays, less than one is refused
-        self._replace(options=others).publish_as(task_id, headers.with_(id=task_id, slot=None, call="").as_new())
+        self._replace(options=others).publish_as(task_id, envelope)
 
     def delay(self, zone: tzinfo) -> float:
         """Seconds until it may start. A moment without a time zone is in the app's *zone*."""

@@ -1,157 +1,274 @@
-"""One delivery of a guarded job, where its body runs: which job it is, which entries it has, and how it is put back."""
+"""One delivery of a job, in the process that runs its body: what only Celery can do for it. The engine decides."""
 
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
+from celery.exceptions import Ignore, Reject, Retry
+
+from taskguard.celery import first_success
 from taskguard.celery.call import Call
-from taskguard.celery.guarding import Guarding, TaskGuard
+from taskguard.celery.guarding import Guarding, TaskGuard, guarding_of
 from taskguard.celery.headers import ATTEMPT
+from taskguard.celery.held_back import HeldBack, delay_of
+from taskguard.celery.inprocess import BodyInThisProcess
+from taskguard.celery.job import layers_of, place_of_job, terms_of
 from taskguard.celery.message import Message
-from taskguard.errors import LeaseLostError, StoreError
+from taskguard.celery.outcomes import outcome_of
+from taskguard.celery.replay import replay
+from taskguard.engine import effects as fx
+from taskguard.engine.drive import drive
+from taskguard.engine.envelope import Envelope
+from taskguard.engine.layers import Facts, Layer
+from taskguard.engine.under import ended_by, known_by, run_under
+from taskguard.engine.worker import Delivery
+from taskguard.errors import ConfigurationError, KeyArgumentError, StoreError, StoreUnavailableError
 from taskguard.guard import Guard, new_attempt
 from taskguard.interrupt import came_by_signal
-from taskguard.places import job_of, next_of, place_of, run_of
-from taskguard.policy import Policy
+from taskguard.lone_fence import lone_fence
 from taskguard.schedule import Note
-from taskguard.store import Claimant, Ending, How
+from taskguard.store import Claimant, Completed, Entry, Held, How, Lease
+from taskguard.work import Work, effects_of
 
 ENDED = "_taskguard_ended"
-"""On the request of a job whose end is in the store: how it ended."""
+"""On the request of a job whose end is in the store: which entry it had, and how it ended."""
 
 _logger = logging.getLogger("taskguard")
-in_hand: ContextVar[Delivery | None] = ContextVar("taskguard_celery_run", default=None)
+_in_hand: ContextVar[CeleryDelivery | None] = ContextVar("taskguard_celery_delivery", default=None)
 
 
-def running() -> Delivery | None:
+class Deferred(Ignore):  # type: ignore[misc]
+    """This delivery ends, and the job does not: its message was published again, under the same id."""
+
+
+def running() -> CeleryDelivery | None:
     """The delivery whose body this code is part of."""
-    return in_hand.get()
+    return _in_hand.get()
 
 
-class Delivery:
-    claim: Claimant
-    """This delivery, as the store knows it: what it was last asked for."""
+def deliver(task: Any, body: Callable[..., Any], slot: Note | None, args: Any, kwargs: Any) -> Any:
+    """Run *body* for the message in hand, if it is to run now; else answer, defer or drop it."""
+    port = CeleryDelivery(task, slot, lambda: body(*args, **kwargs))
+    delivery = port.begin(args, kwargs)
+    if delivery is None:
+        return body(*args, **kwargs)  # which says so itself, and nothing of us is in its traceback
+    try:
+        first = delivery.begin(port.other_store())
+    except StoreError as error:
+        first = delivery.store_away(error)
+    return drive(delivery, [port.guard] * len(delivery.layers), port, first)
 
-    def __init__(self, task: Any, request: Any) -> None:
+
+class CeleryDelivery:
+    def __init__(self, task: Any, slot: Note | None, body: Callable[[], Any]) -> None:
         self.task = task
-        self.guarded: TaskGuard = task.taskguard
-        self.policy: Policy = self.guarded.policy
-        self.guarding: Guarding = self.guarded.guarding
+        self.request = task.request
+        self.guarding: Guarding = guarding_of(task.app)
         self.guard: Guard = self.guarding.guard
-        self.message = Message(task, request)
-        self.request = request
+        self.guarded: TaskGuard | None = getattr(task, "taskguard", None)
+        self.message = Message(task, self.request)
         self.id = self.message.id
-        self.attempt: str = getattr(request, ATTEMPT, "") or new_attempt()
+        self.name = f"{task.name}[{self.id}]"
+        self.arguments = ""
+        self.attempt: str = getattr(self.request, ATTEMPT, "") or new_attempt()
         """Made by the worker's parent process; an eager call has none of its own."""
-        self.scheduled = Note.of(self.message.headers.slot)
-        """What a scheduled job is for; None for any other."""
-        self.held_back: list[Call] = []
-        """Messages under this very id that the body wants sent (a retry, a replacement): they leave after it."""
-        self.was_held = False
-        """The store has said that another run has the key, whatever became of it since."""
-        self.replaced_by_itself = False
-        """Replaced by work at whose end the same task runs under the same id."""
-
-    def find_key(self, args: Any, kwargs: Any) -> None:
-        headers = self.message.headers
-        if not headers.key:
-            keys, given = self.guarded.keys, headers.idempotency_key
-            key = keys.explicit(given) if given else keys(args, kwargs)
-            payload = self.guarded.payload(args, kwargs, explicit=bool(given))
-            self.message.headers = headers = headers.with_(id=self.id, key=key, payload=payload)
-        self.key = headers.key
-        self.arguments = self.guarded.arguments(args, kwargs)
-        self.place = headers.place or place_of(self.policy, self.key)
-        self.name = run_of(self.policy, self.key, headers.join or self.id)
-        if self.scheduled is not None and self.scheduled.overlap == "allow_all":
-            self.name = job_of(self.key, self.id)
-        self.claim = Claimant(self.name, self.id, self.attempt)
-
-    def known_by(self) -> tuple[str, str]:
-        """What makes two runs the same work: for others, and for `fence.once`."""
-        given = self.message.headers.idempotency_key
-        by_key = self.id if self.policy.on_done == "rerun" else self.key
-        if self.scheduled is not None:
-            by_key = self.scheduled.key
-        # Another task may be called with the same key of the caller's: its effects are others.
-        return given or by_key, self.key if given else by_key
+        self.slot = slot
+        self.held_back = HeldBack(self)
+        self._body = body
+        self._lease: Lease | None = None
 
     # -- what it is ------------------------------------------------------------------------------------------------
 
-    def change(self, **facts: Any) -> None:
-        """Of the headers; they travel with the next message of the job."""
-        self.message.headers = self.message.headers.with_(**facts)
-
-    @property
-    def is_awaited(self) -> bool:
-        # Nobody holds the handle of a scheduled call.
-        return self.message.is_awaited if self.scheduled is None else self.message.is_linked
-
-    @property
-    def is_the_next(self) -> bool:
-        """The one more run of `run_once_more`."""
-        place = self.message.headers.place
-        return bool(place) and place == next_of(self.key)
-
-    @property
-    def conflict(self) -> str:
-        """What becomes of it if another job is running."""
-        conflict = self.policy.on_conflict.run
-        if self.scheduled is not None:  # of a scheduled job that is the schedule's to say
-            return "skip" if self.scheduled.overlap == "skip" else "wait"
-        if conflict == "skip" and (self.policy.hold == "one_queued_one_running" or self.is_the_next):
-            return "wait"  # it has a place in the queue for the very purpose of running after the other one
-        return conflict
-
-    def is_cancelled_by(self, error: BaseException) -> bool:
-        """Whether the body was told that the run of its slot is over: the next slot was to end it."""
-        return self.scheduled is not None and isinstance(error, LeaseLostError) and error.key == self.scheduled.run
-
-    # -- what it does ----------------------------------------------------------------------------------------------
-
-    def hold_back(self, call: Call) -> Any:
-        self.held_back.append(call)
-        return self.guarding.app.AsyncResult(self.id)
-
-    def put_back(self, why: str, *, within: float = float("inf")) -> NoReturn:
-        self.message.put_back(f"{self.key}: {why}", longest=self.guarding.longest_delay, within=within)
-
-    def free_place(self) -> None:
-        """The job starts, or ends: the next one may take its place in the queue."""
-        if not self.place or self.place == self.name:
-            return
-        ending = Ending(keep_for=self.policy.keep)
-        try:
-            self.guard.store.release(Claimant(self.place, self.id, new_attempt()), ending, anyway=True)
-        except StoreError as error:  # whoever finds the place taken for too long publishes this job again, and here
-            _logger.warning("the place of %s[%s] is not free yet: %s", self.task.name, self.id, error)
-
-    def leave_receipt(self, how: How, outcome: bytes | None) -> None:
-        """This job ends here, whether it has a lease or not: a leftover copy of it must find that out."""
-        ending = Ending(how=how, keep_for=self.policy.keep, outcome=outcome)
-        store = self.guard.store
-        try:
-            if how == "failed" and self.policy.on_done == "reuse" and store.complete(self.claim, ending):
-                return  # it had one
-            store.release(self.claim, ending, anyway=True)
-        except StoreError as error:
-            _logger.warning("the end of %s[%s] is not written down: %s", self.task.name, self.id, error)
-
-    def leave_failure(self, error: BaseException) -> None:
-        """This job has failed, and its body was not what failed."""
-        try:
-            outcome = self.guarding.outcomes.encode_error(error)
-        except Exception as why:  # it is too long, say: it has failed all the same
-            if came_by_signal(why):
+    def begin(self, args: Any, kwargs: Any) -> Delivery | None:
+        """The delivery, with its key; None if the arguments do not fit the body."""
+        if self.guarded is not None:
+            try:
+                self.message.envelope = self.guarded.identified(self.message.envelope, args, kwargs)
+            except KeyArgumentError:
                 raise
-            self.guard.tell("not_kept", self.claim, detail=str(why))
-            outcome = None
-        self.leave_receipt("failed", outcome)
-        self.note_end("failed")
+            except TypeError:
+                return None
+            self.arguments = self.guarded.arguments(args, kwargs)
+        envelope = self.message.envelope
+        # Nobody holds the handle of a scheduled call.
+        awaited = self.message.is_awaited if self.slot is None else self.message.is_linked
+        facts = Facts(self.attempt, self.id.__eq__, awaited, not self.request.is_eager)
+        place = place_of_job(self.task, envelope, self.slot)
+        return Delivery.of(terms_of(self.guarding), facts, envelope, self._layers(), place)
+
+    def _layers(self) -> tuple[Layer, ...]:
+        return layers_of(self.task, self.guarding, self.message.envelope, self.id, self.slot, self.request.retries or 0)
+
+    def other_store(self) -> BaseException | None:
+        envelope = self.message.envelope
+        if not self.guarding.identity.is_other(self.guard, envelope.store, envelope.at):
+            return None
+        problem = (
+            f"{self.name} was published by a process that uses another store than {self.guard.store!r}; give both the "
+            "same taskguard_store. The job waits"
+        )
+        _logger.error("%s", problem)
+        return ConfigurationError(problem)
+
+    def _known_by(self) -> tuple[str, str]:
+        envelope, slot = self.message.envelope, "" if self.slot is None else self.slot.key
+        is_reused = self.guarded is not None and self.guarded.policy.on_done != "rerun"
+        return known_by(envelope.key, self.id, given=envelope.idempotency_key, slot=slot, is_reused=is_reused)
+
+    # -- the engine's port -----------------------------------------------------------------------------------------
+
+    def work(self, layer: Layer, lease: Lease, asked: float) -> Work:
+        idempotency_key, effect = self._known_by()
+        moment, schedule = (None, "") if self.slot is None else (self.slot.scheduled_for, self.slot.schedule)
+        self._lease = lease
+        return Work(self.guard, layer.policy, lease, asked, idempotency_key, moment, effect, schedule)
+
+    def look_after(self, holder: Held | Entry) -> fx.Known:
+        return "unknown"
+
+    def stand_in(self, holder: Held, envelope: Envelope) -> None:
+        self.message.publish_for(holder.owner, envelope)
+        with suppress(StoreUnavailableError):
+            self.guard.store.mark([(holder, holder.remaining)], copy_for=self.guarding.settings.republish_after)
+
+    def rename(self, done: Completed) -> NoReturn:
+        raise AssertionError("Celery gives no id to two jobs")
+
+    def republish(self, envelope: Envelope, within: float) -> None:
+        self.message.publish_again(envelope, longest=self.guarding.longest_delay, within=within)
+
+    def wait(self, wait: fx.Wait) -> tuple[bool, How | None]:
+        return False, None  # a message can be delayed: nothing waits in a worker
+
+    def before(self, step: fx.Settle) -> None:
+        """Nothing: Celery is answered after the store."""
+
+    def comes_again(self, error: BaseException) -> tuple[bool, float] | None:
+        # A time limit is a failure. What ends the process is not: its parent settles, or the lease runs out.
+        return (False, 0.0) if isinstance(error, Exception) else None
+
+    def run(self, works: Sequence[Work]) -> fx.Ended:
+        if not self.request.is_eager:
+            works[-1].patience = self.guarding.settings.patience_at_the_end
+        if self.guarded is not None:
+            self._report_started()
+        with BodyInThisProcess(self.attempt):
+            try:
+                return self._run(works)
+            except (Retry, Ignore, Reject) as way_out:
+                return self._read(works, way_out)
+            except Exception as error:
+                if self.held_back.calls:  # it failed after it had asked for a retry: that goes out, as without a guard
+                    return self.held_back.ended(error)
+                return ended_by(works, error)
+
+    def _run(self, works: Sequence[Work]) -> fx.Ended:
+        before = _in_hand.set(self if self.guarded is not None else _in_hand.get())
+        try:
+            value = run_under(works, self._body)
+        finally:
+            _in_hand.reset(before)
+        if self.held_back.calls:  # a retry that was not raised
+            return self.held_back.ended(None, value)
+        return fx.Ended("returned", value=value, outcome=outcome_of(self, value) if self.guarded is not None else None)
+
+    def _read(self, works: Sequence[Work], way_out: BaseException) -> fx.Ended:
+        """What the body's own word to Celery means."""
+        if isinstance(way_out, Reject):
+            goes_back = way_out.requeue and self.task.acks_late  # else the broker has no message to give back
+            return fx.Ended("goes_back" if goes_back else "rejected", error=way_out)
+        if self.guarded is None and isinstance(way_out, Retry):
+            return fx.Ended("goes_back", error=way_out, delay=delay_of(way_out))  # by a message that has left already
+        ended = self.held_back.ended(way_out)
+        if isinstance(way_out, Retry):
+            ended.floor = works[-1].floor_after(way_out.exc)
+        return ended
+
+    def _report_started(self) -> None:
+        task, request = self.task, self.request
+        if task.taskguard_tracks_start and not self.message.ignores_result and not request.is_eager:
+            started = {"pid": os.getpid(), "hostname": request.hostname}
+            try:
+                task.backend.store_result(self.id, started, "STARTED", request=request)
+            except Exception as error:  # whatever the backend's driver raises: it is only a notice
+                if came_by_signal(error):
+                    raise
+                _logger.warning("%s: could not store the STARTED state: %s", self.name, error)
+
+    # -- last effects ----------------------------------------------------------------------------------------------
+
+    def finish(self, effect: fx.Last) -> Any:
+        if isinstance(effect, fx.Return):
+            return self._return(effect)
+        if isinstance(effect, fx.Raise):
+            if effect.ended_as is not None:
+                self.note_end(effect.ended_as)
+            raise effect.error
+        if isinstance(effect, fx.GoOn):
+            return self.held_back.go_on(effect, self._lease)
+        if isinstance(effect, fx.Replay):
+            return replay(self, effect.done)
+        if isinstance(effect, fx.Defer):
+            self.defer(effect.envelope, _WHY[effect.reason], effect.within)
+        if isinstance(effect, fx.RunUnguarded):
+            return self._run_unguarded(effect.error)
+        assert isinstance(effect, fx.Drop)
+        if effect.done is not None and self.guarded is not None and not effect.why.startswith("its slot"):
+            return replay(self, effect.done)
+        raise Ignore(f"{self.message.envelope.key or self.name}: {effect.why}")
+
+    @property
+    def is_refused_at_once(self) -> bool:
+        """Whether the job fails if another one runs."""
+        return self._layers()[-1].conflict == "raise"
+
+    def _return(self, effect: fx.Return) -> Any:
+        if self.guarded is not None and not self.held_back.calls:
+            if effect.is_known and not self.message.ignores_result:
+                first_success.expect(self.task.backend, self.id)
+            self.note_end("succeeded")
+        return effect.value
+
+    def defer(self, envelope: Envelope, why: str, within: float = float("inf")) -> NoReturn:
+        self.message.publish_again(envelope, longest=self.guarding.longest_delay, within=within)
+        raise Deferred(f"deferred: {self.name} {why}")
+
+    def _run_unguarded(self, error: BaseException) -> Any:
+        _logger.warning("%s runs unguarded: %s", self.name, error)
+        if self.guarded is None:
+            return self._body()
+        idempotency_key, effect = self._known_by()
+        effects = effects_of(self.guarded.policy, self.id, idempotency_key, effect)
+        with lone_fence(self.message.envelope.key, self.id, idempotency_key, effects) as fence:
+            if self.slot is not None:
+                fence.scheduled_for, fence.schedule = self.slot.scheduled_for, self.slot.schedule
+            return self._body()
 
     def note_end(self, how: How) -> None:
-        """For the task, which marks it as answered once Celery has done so."""
-        if self.message.is_linked:
-            setattr(self.request, ENDED, (self.claim, how))
+        """For the task, which marks the job as answered once Celery has done so."""
+        if self.guarded is not None and self.message.is_linked:
+            entry = self._layers()[-1].entry
+            setattr(self.request, ENDED, (Claimant(entry, self.id, self.attempt), how))
+
+    def hold_back(self, call: Call) -> Any:
+        """A message under this very id leaves when the lease of the body has ended."""
+        self.held_back.calls.append(call)
+        return self.guarding.app.AsyncResult(self.id)
+
+
+_WHY: dict[fx.Reason, str] = {
+    "itself": "runs elsewhere, or a newer message of it is on its way",
+    "queued": "gives way to a job that is queued",
+    "running": "waits for a job that runs",
+    "other_store": "was published by a process that uses another store",
+    "store_away": "waits for the store, which does not answer",
+    "lost": "lost its lease",
+    "replaced": "was replaced by another run",
+    "newer": "ends as a call with newer arguments does",
+    "whole_time": "starts again with its whole time",
+}

@@ -17,6 +17,7 @@ from taskguard.celery.events import CeleryEvents
 from taskguard.celery.outcomes import AppOutcomes
 from taskguard.celery.settings import Settings, check_spelling, checked_names, store_of, visibility_timeout
 from taskguard.celery.shown import keep_out_of_properties
+from taskguard.engine.guarded import GuardedFunction, supported
 from taskguard.errors import ConfigurationError
 from taskguard.guard import Guard
 from taskguard.history import flush_all
@@ -24,11 +25,10 @@ from taskguard.identity import Identity
 from taskguard.keys import KeyMaker
 from taskguard.marks import Marks
 from taskguard.names import LONGEST
-from taskguard.places import place_of, run_of
 from taskguard.policy import DEFAULT_KEEP, Policy
 from taskguard.schedule import Note
 from taskguard.signatures import signature_of
-from taskguard.store import Entry, Store
+from taskguard.store import Store
 
 _logger = logging.getLogger("taskguard")
 
@@ -161,19 +161,31 @@ class Guarding:
         return fnmatchcase(name, pattern) and (pattern.startswith(_CELERYS) or not name.startswith(_CELERYS))
 
 
-class TaskGuard:
+class TaskGuard(GuardedFunction):
     """What a task was decorated with; `task.taskguard`."""
 
     def __init__(self, task: Any, policy: Policy, function: Callable[..., Any], *, bound: bool) -> None:
         self._task = task
         self._policy = policy
-        self.keys: KeyMaker = policy.keys_for(signature_of(function, bound=bound), task.name)
-        self._key_says_all = policy.key is None and policy.key_space is None
+        self.name: str = task.name
+        self._keys = policy.keys_for(signature_of(function, bound=bound), task.name)
         keep_out_of_properties(task.name)
+
+    @property
+    def keys(self) -> KeyMaker:
+        return self._keys
 
     @cached_property
     def guarding(self) -> Guarding:
         return guarding_of(self._task.app)
+
+    @property
+    def own_guard(self) -> Guard:
+        return self.guarding.guard
+
+    @cached_property
+    def shows_arguments(self) -> bool:  # type: ignore[override]
+        return self.guarding.settings.history == "arguments"
 
     @cached_property
     def policy(self) -> Policy:
@@ -188,40 +200,6 @@ class TaskGuard:
                 visibility_timeout(self.guarding.app),
             )
         return self._policy
-
-    def payload(self, args: Any, kwargs: Any, *, explicit: bool = False) -> str:
-        """What tells two calls of one key apart: the task, and all arguments. Empty where the key says it all."""
-        if explicit:
-            return f"{self._task.name}:{self.keys.payload(args, kwargs)}"
-        return "" if self._key_says_all else f"{self._task.name}:{self.keys.likeness(args, kwargs)}"
-
-    def arguments(self, args: Any, kwargs: Any) -> str:
-        """What the history is told of the values of a call: nothing, unless that was asked for."""
-        return self.keys.shown(args, kwargs) if self.guarding.settings.history == "arguments" else ""
-
-    def key(self, *args: Any, **kwargs: Any) -> str:
-        """The key of the call with these arguments; what the key does not name may be left out."""
-        return self.keys.by_hand(args, kwargs)
-
-    def get(self, *args: Any, **kwargs: Any) -> Entry | None:
-        """The entry of the call with these arguments: the running job's, else the queued one's."""
-        store = self.guarding.guard.store
-        found = None
-        for name in self._entries(args, kwargs):
-            found = store.get(name) or found
-            if found is not None and found.state in ("queued", "running") and found.remaining > 0:
-                return found
-        return found
-
-    def release(self, *args: Any, **kwargs: Any) -> bool:
-        """Free the key of the call with these arguments, by hand; whoever holds it is told that it lost it."""
-        freed = [self.guarding.guard.free(name) for name in self._entries(args, kwargs)]
-        return any(freed)
-
-    def _entries(self, args: Any, kwargs: Any) -> list[str]:
-        key = self.key(*args, **kwargs)
-        names = {run_of(self.policy, key, ""), place_of(self.policy, key)} if self.policy.hold != "queued" else {key}
-        return sorted(names - {""})
 
 
 def guarding_of(app: Celery) -> Guarding:
@@ -238,18 +216,8 @@ def is_installed(app: Celery) -> bool:
 
 
 POLICY_OPTIONS = frozenset(field.name for field in fields(Policy))
-_NOT_YET = ("replace_queued", "cancel_running")
 
 
 def checked(options: Mapping[str, Any]) -> Policy:
     """The policy with these options; ConfigurationError for those that are not supported yet."""
-    policy = Policy.of(**options)
-    for conflict in (policy.on_conflict.enqueue, policy.on_conflict.run):
-        if conflict in _NOT_YET:
-            raise ConfigurationError(
-                f'on_conflict="{conflict}" is not yet supported for Celery; write "skip", "raise", "wait" or '
-                '"run_once_more"'
-            )
-    if policy.debounce is not None:
-        raise ConfigurationError("debounce is not yet supported for Celery; leave it out")
-    return policy
+    return supported(Policy.of(**options), "Celery")

@@ -9,26 +9,19 @@ from typing import Any, NoReturn
 
 from celery import Celery
 from celery.backends.base import DisabledBackend
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Reject
 from kombu.exceptions import OperationalError
 
 from taskguard.celery.call import AS_IS
-from taskguard.celery.headers import SERIALIZER, Headers
+from taskguard.celery.headers import SERIALIZER, envelope_in, with_envelope
 from taskguard.celery.shown import TEXTS, keep_out_of_properties
+from taskguard.engine.envelope import Envelope
 
 FIRST_DELAY = 0.25
 PAUSE_WITHOUT_BROKER = 1.0
 """A message that cannot be published again goes back to its queue at once: not in a hot loop."""
 
 _logger = logging.getLogger("taskguard")
-
-
-class PutBack(Ignore):  # type: ignore[misc]
-    """This delivery ends, and the job does not: its message was published again, under the same id."""
-
-
-class Skipped(Ignore):  # type: ignore[misc]
-    """A scheduled job ends here: another one has the key, and nobody waits for it."""
 
 
 def _shortest_delay(app: Celery) -> float:
@@ -43,7 +36,7 @@ class Message:
         self._task = task
         self.request = request
         self.id = str(self.request.id)
-        self.headers = Headers.of(self.request.headers, self.id)
+        self.envelope = envelope_in(self.request.headers, self.id)
 
     @property
     def ignores_result(self) -> bool:
@@ -66,28 +59,21 @@ class Message:
         """Whether somebody may wait for the result under this very id."""
         return self.is_linked or bool(self.request.group) or not self.ignores_result
 
-    def put_back(self, why: str, *, longest: float, within: float = float("inf")) -> NoReturn:
-        """Publish it again, with a delay, and leave the one in hand to be acknowledged.
-
-        The delay grows from round to round up to *longest*, and is not longer than *within*, when there may be news.
-        """
-        self.publish_again(longest=longest, within=within)
-        raise PutBack(f"put back: {why}")
-
-    def publish_again(self, *, longest: float, within: float = float("inf")) -> None:
-        self.headers = self.headers.with_(id=self.id, rounds=self.headers.rounds + 1)
-        delay = min(longest, within + FIRST_DELAY, FIRST_DELAY * 2 ** min(self.headers.rounds - 1, 10))
+    def publish_again(self, envelope: Envelope, *, longest: float, within: float = float("inf")) -> None:
+        """With a delay that grows from round to round up to *longest*, and is over when there may be news: *within*."""
+        self.envelope = envelope = envelope._replace(id=self.id)
+        delay = min(longest, within + FIRST_DELAY, FIRST_DELAY * 2 ** min(envelope.rounds - 1, 10))
         delay *= random.uniform(0.6, 1.0)
-        # A job that has ended cannot expire any more, but whoever waits for it still can be told.
-        more = {"expires": None} if self.headers.unanswered else {}
-        self._publish(self.headers, countdown=max(delay, _shortest_delay(self._task.app)), **more)
+        # A job that has ended cannot expire any more, but whoever waits for it can still be answered.
+        more = {"expires": None} if envelope.unanswered else {}
+        self._publish(envelope, countdown=max(delay, _shortest_delay(self._task.app)), **more)
 
-    def publish_for(self, owner: str, headers: Headers) -> None:
+    def publish_for(self, owner: str, envelope: Envelope) -> None:
         """The same work under another job's id."""
         alone = {"link": None, "link_error": None, "chain": None, "chord": None, "group_id": None, "group_index": None}
-        self._publish(headers.with_(id=owner), task_id=owner, retries=0, **alone)
+        self._publish(envelope._replace(id=owner), task_id=owner, retries=0, **alone)
 
-    def _publish(self, headers: Headers, **options: Any) -> None:
+    def _publish(self, envelope: Envelope, **options: Any) -> None:
         request = self.request
         ignores = vars(request).get("ignore_result")
         options = {"retries": request.retries, "ignore_result": ignores, **self._texts(), **options}
@@ -95,7 +81,7 @@ class Message:
         if serializer:
             options["serializer"] = serializer
         signature = self._task.signature_from_request(request, **options)
-        signature.options["headers"] = headers.within(signature.options.get("headers"))
+        signature.options["headers"] = with_envelope(signature.options.get("headers"), envelope)
         signature.options[AS_IS] = True
         try:
             signature.apply_async()

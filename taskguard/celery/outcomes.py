@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import proxy
 
 from celery import Celery
@@ -11,6 +11,13 @@ from kombu.exceptions import ContentDisallowed, DecodeError, EncodeError
 from kombu.serialization import dumps, loads
 
 from taskguard.outcomes import NotKept, small_enough
+from taskguard.store import Claimant
+
+if TYPE_CHECKING:
+    from taskguard.celery.delivery import CeleryDelivery
+
+KEPT_OF_THE_IGNORED = 1024
+"""Bytes of a result that nobody wants to have stored; a duplicate in a chain may still need it to go on."""
 
 
 class CannotBeWritten(NotKept):
@@ -62,3 +69,19 @@ class AppOutcomes:
     @cached_property
     def _serializer(self) -> str:
         return str(self._app.conf.result_serializer)
+
+
+def outcome_of(it: CeleryDelivery, value: Any) -> bytes | None:
+    """What is kept of the result. One that Celery cannot store is a failure of the job, here as there."""
+    try:
+        outcome = it.guarding.outcomes.encode(value)
+    except NotKept as why:
+        has_its_own = getattr(it.task, "_backend", None) is not None  # which may be able to write it
+        is_celerys = isinstance(why, CannotBeWritten) and why.__cause__ is not None
+        if is_celerys and not (it.message.ignores_result or it.request.is_eager or has_its_own):
+            raise why.__cause__ from None  # type: ignore[misc]
+        it.guard.tell("not_kept", Claimant(it.message.envelope.key, it.id, it.attempt), detail=str(why))
+        return None
+    is_rerun = it.guarded is not None and it.guarded.policy.on_done == "rerun"
+    is_unwanted = it.message.says_ignore and not it.message.is_linked and is_rerun
+    return None if is_unwanted and len(outcome) > KEPT_OF_THE_IGNORED else outcome

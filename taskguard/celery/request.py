@@ -8,13 +8,12 @@ A request class that users may have made themselves stands behind ours, so all t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import Terminated, WorkerLostError
 
-from taskguard.celery.settling import Settlement
+from taskguard.celery.settling import Settlement, settlement_of
 
 Base: Any = object
 """Celery's request class, or a user's own, comes behind this one: see `in_front_of`."""
@@ -24,11 +23,10 @@ class SettlingRequest(Base):  # type: ignore[misc]
     """In front of Celery's request class. Without a settlement it is as if it were not there."""
 
     _taskguard: Settlement | None = None
-    _taskguard_make: Callable[[Any], Settlement | None]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._taskguard = self._taskguard_make(self)
+        self._taskguard = settlement_of(self)
 
     # -- what became of the child ----------------------------------------------------------------------------------
 
@@ -99,8 +97,6 @@ class SettlingRequest(Base):  # type: ignore[misc]
         return (self._taskguard is None or self._taskguard.requeue()) and super()._retry_worker_lost(*args)
 
 
-def in_front_of(base: type, make: Callable[[Any], Settlement | None]) -> type:
+def in_front_of(base: type) -> type:
     """*base*, which is Celery's request class or a user's own, with ours in front."""
-    if issubclass(base, SettlingRequest):
-        return base
-    return type("SettlingRequest", (SettlingRequest, base), {"_taskguard_make": staticmethod(make)})
+    return base if issubclass(base, SettlingRequest) else type("SettlingRequest", (SettlingRequest, base), {})

@@ -1,7 +1,8 @@
 """The parent's side of a job: it settles for a child that is gone, by the attempt that died.
 
-When that is, Celery's request says: `request.py`. What there is to settle is said in `guarded_request.py` for guarded
-tasks, and in `scheduled_request.py` for plain ones.
+When that is, Celery's request says: `request.py`. A guarded task has its key and its place in the queue; a plain one
+has something to settle only if a schedule made it. Without that the run of a slot whose child is gone would last until
+its lease is over, and a scheduler could not tell one that Celery has given up from one whose whole worker died.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,14 +17,18 @@ from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.worker import state
 from kombu.serialization import registry
 
-from taskguard.celery.guarding import Guarding
-from taskguard.celery.headers import ATTEMPT, EVENTS, SERIALIZER, Headers
+from taskguard.celery.guarding import Guarding, guarding_of, is_installed
+from taskguard.celery.headers import ATTEMPT, EVENTS, SERIALIZER, SLOT, envelope_in
 from taskguard.celery.inprocess import remember, runs_here
+from taskguard.celery.job import layers_of, place_of_job, terms_of
 from taskguard.celery.later import later
+from taskguard.celery.replay import claimant_of_call
+from taskguard.engine.envelope import Envelope
+from taskguard.engine.parent import Gone
 from taskguard.errors import StoreError
 from taskguard.guard import new_attempt
 from taskguard.schedule import Note
-from taskguard.store import How
+from taskguard.store import Ending, How
 from taskguard.switch import is_off
 from taskguard.waiting import pauses
 
@@ -34,7 +38,7 @@ LEAVE_ALONE = 5.0
 _logger = logging.getLogger("taskguard")
 
 
-class Settlement(ABC):
+class Settlement:
     """What the parent knows of one delivery: an attempt of its own, which travels to the child and nowhere else."""
 
     def __init__(self, request: Any) -> None:
@@ -53,36 +57,50 @@ class Settlement(ABC):
     # -- what there is to settle -----------------------------------------------------------------------------------
 
     @property
-    @abstractmethod
-    def guarding(self) -> Guarding:
-        """That of its task's app."""
-
-    @abstractmethod
-    def end(self, how: How, error: BaseException | None, anyway: bool) -> bool:
-        """The job has ended. *anyway*: it never began, so that whoever holds its entry is none of its attempts."""
-
-    @abstractmethod
-    def put_into_queue(self, keep_starts: bool) -> bool:
-        """The job comes again."""
-
-    @property
     def id(self) -> str:
         found: str = self._request.id
         return found
 
     @property
-    def headers(self) -> Headers:
-        return Headers.of(headers_in(self._request), self.id)
+    def guarding(self) -> Guarding:
+        return guarding_of(self._request.task.app)
 
     @property
-    def note(self) -> Note | None:
-        return Note.of(self.headers.slot)
+    def _envelope(self) -> Envelope:
+        return envelope_in(headers_in(self._request), self.id)
+
+    @property
+    def _gone(self) -> Gone:
+        request, task, envelope = self._request, self._request.task, self._envelope
+        if hasattr(task, "taskguard"):
+            envelope = task.taskguard.identified(envelope, request._args, request._kwargs)
+        slot = Note.of(envelope.slot)
+        layers = layers_of(task, self.guarding, envelope, self.id, slot, retries=0)
+        place = place_of_job(task, envelope, slot)
+        return Gone(layers, place if place != layers[-1].entry else "", self.attempt)
+
+    def _end(self, how: How, error: BaseException | None, anyway: bool) -> bool:
+        # A failure that the parent settles is one that Celery's parent answers.
+        detail, answered = f"{how}; settled by the parent", how == "failed"
+        gone = self._gone
+        guards = [self.guarding.calls] * len(gone.layers)
+        done = gone.end(guards, how, error, answered=answered, anyway=anyway, detail=detail)
+        if answered and self._envelope.call:
+            call, keep = claimant_of_call(self._envelope, self.attempt), gone.layers[-1].policy.keep
+            ending = Ending(how=how, keep_for=keep, answered=True)
+            self.guarding.calls.store.release(call, ending, anyway=True)
+        return done
+
+    def _put_into_queue(self, keep_starts: bool) -> bool:
+        gone, terms = self._gone, terms_of(self.guarding)
+        guards = [self.guarding.calls] * len(gone.layers)
+        return gone.requeue(guards, terms, keep_starts=keep_starts, detail="settled by the parent")
 
     # -- when it is to be settled ----------------------------------------------------------------------------------
 
     def settle(self, how: How, error: BaseException | None = None, *, anyway: bool = False) -> None:
         self.is_lost = False
-        self._carefully(lambda: self.end(how, error, anyway))
+        self._carefully(lambda: self._end(how, error, anyway))
 
     def settle_lost(self) -> None:
         self.settle("failed", WorkerLostError("the process that ran it is gone"))
@@ -90,7 +108,7 @@ class Settlement(ABC):
     def requeue(self, *, keep_starts: bool = True) -> bool:
         self.is_lost = False
         keep_starts = keep_starts and not state.should_terminate  # nobody died of this job in a cold shutdown
-        return self._carefully(lambda: self.put_into_queue(keep_starts))
+        return self._carefully(lambda: self._put_into_queue(keep_starts))
 
     def revoke_after_body(self) -> None:
         """It is only told to end so far."""
@@ -172,7 +190,7 @@ def _is_alive(pid: int | None) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter if it goes between the two
         if os.path.exists("/proc/self/stat"):
             return False
     try:
@@ -180,3 +198,13 @@ def _is_alive(pid: int | None) -> bool:
     except OSError:
         return False
     return True
+
+
+def settlement_of(request: Any) -> Settlement | None:
+    """What there is to settle for the request; None for the job of a plain task that no schedule made."""
+    if hasattr(request.task, "taskguard"):
+        return Settlement(request)
+    headers = headers_in(request)
+    if not headers.get(SLOT) or not is_installed(request.task.app):
+        return None  # as most are
+    return None if Note.of(envelope_in(headers, request.id).slot) is None else Settlement(request)

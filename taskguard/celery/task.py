@@ -16,16 +16,15 @@ from celery.local import PromiseProxy, Proxy
 from celery.utils.imports import symbol_by_name
 
 from taskguard.calls import CallInfo
-from taskguard.celery.answer import claimant_of_call
 from taskguard.celery.app import install
-from taskguard.celery.delivery import ENDED, running
+from taskguard.celery.delivery import ENDED, deliver, running
 from taskguard.celery.first_success import expect_no_more
 from taskguard.celery.guarding import POLICY_OPTIONS, TaskGuard, checked, is_installed
-from taskguard.celery.headers import CALL, IDEMPOTENCY_KEY, Headers
+from taskguard.celery.headers import CALL, IDEMPOTENCY_KEY, envelope_in
 from taskguard.celery.items import Item, map_in_hand
+from taskguard.celery.replay import claimant_of_call
 from taskguard.celery.result import handle
-from taskguard.celery.run import Run
-from taskguard.celery.scheduled import SlotRun, note_of
+from taskguard.celery.scheduled import note_of
 from taskguard.errors import ConfigurationError, StoreError
 from taskguard.fence import current_fence
 from taskguard.policy import Policy
@@ -67,15 +66,13 @@ class GuardedTask(Task):  # type: ignore[misc]
 
     @functools.cached_property
     def Request(self) -> type:  # noqa: N802 - Celery's name
-        from taskguard.celery.guarded_request import (
-            guarded_request,  # the worker's own code: a publisher does not need it
-        )
+        from taskguard.celery.request import in_front_of  # the worker's own code: a publisher does not need it
 
         # Celery asks for this when the worker starts: an app without a store is told so now, and what the parent will
         # need is there before it needs it.
         if not is_off():
             self.taskguard.guarding.guard  # noqa: B018
-        return guarded_request(symbol_by_name(self.taskguard_request or super().Request))
+        return in_front_of(symbol_by_name(self.taskguard_request or super().Request))
 
     @functools.cached_property
     def taskguard_tracks_start(self) -> bool:
@@ -88,11 +85,7 @@ class GuardedTask(Task):  # type: ignore[misc]
         if not request.called_directly and request.id is not None and not calls_itself:
             if is_off():
                 return self._call_unguarded(self._call_body, request.id, args, kwargs)
-            note = note_of(request)
-            run = Run(self, request, self._call_body)
-            if note is None:
-                return run(args, kwargs)
-            return SlotRun(self, note, own_key=True)(lambda: run(args, kwargs), lambda: run.cancel(args, kwargs))
+            return deliver(self, self._call_body, note_of(request), args, kwargs)
         mapped = map_in_hand()
         if mapped is not None:
             if is_off():
@@ -106,7 +99,7 @@ class GuardedTask(Task):  # type: ignore[misc]
         key = self.name
         with suppress(TypeError):  # arguments that do not fit: the body says so itself
             key = self.taskguard.keys(args, kwargs)
-        with lone_fence(key, owner, Headers.of(self.request.headers, owner).idempotency_key):
+        with lone_fence(key, owner, envelope_in(self.request.headers, owner).idempotency_key):
             return body(*args, **kwargs)
 
     def _call_body(self, *args: Any, **kwargs: Any) -> Any:
@@ -124,7 +117,7 @@ class GuardedTask(Task):  # type: ignore[misc]
     def replace(self, sig: Any) -> Any:
         delivery = running()
         if delivery is not None and delivery.id == self.request.id:
-            delivery.replaced_by_itself = self._shares_keys_with(_ends_as(sig))
+            delivery.held_back.replaced_by_itself = self._shares_keys_with(_ends_as(sig))
         return super().replace(sig)
 
     def _shares_keys_with(self, name: str) -> bool:
@@ -133,7 +126,7 @@ class GuardedTask(Task):  # type: ignore[misc]
 
     def apply(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
         result = super().apply(args, kwargs, *rest, **options)
-        given = Headers.of(options.get("headers"), result.id).idempotency_key
+        given = envelope_in(options.get("headers"), result.id).idempotency_key
         with suppress(TypeError):  # arguments that do not fit: the result says so
             keys = self.taskguard.keys
             key = keys.explicit(given) if given else keys(args or (), kwargs or {})
@@ -173,7 +166,7 @@ class GuardedTask(Task):  # type: ignore[misc]
         headers = self.request.headers
         if isinstance(headers, Mapping) and headers.get(CALL):
             # Of another job's headers, which people pass on, nothing is taken.
-            found = Headers.of(headers, task_id)
+            found = envelope_in(headers, task_id)
             claim = claimant_of_call(found, claim.attempt) if found.call else claim
         ending = Ending(how=how, keep_for=self.taskguard.policy.keep, answered=True)
         try:

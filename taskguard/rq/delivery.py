@@ -1,131 +1,189 @@
-"""One delivery of a guarded job, where its body runs: which job it is, which entries it has, and how it is put back."""
+"""One delivery of a job, in the process that runs its body: what only RQ can do for it. The engine decides.
+
+RQ delays nothing without a scheduler. So what cannot run now waits here, for a while; then it is deferred: enqueued
+again under the same id, at the end of its queue, so that other jobs have their turn.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import logging
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, NoReturn
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from rq.job import Job, JobStatus
+from rq.job import Job, JobStatus, Retry
 
 from taskguard.clocks import since_boot
-from taskguard.errors import DuplicateTaskError, StoreError, WaitTimeoutError
-from taskguard.guard import Guard, new_attempt
-from taskguard.places import job_of, next_of, place_of, run_of
-from taskguard.policy import Policy
-from taskguard.rq.clock import JobClock
-from taskguard.rq.guarding import JobGuard
-from taskguard.rq.note import Note
+from taskguard.engine import effects as fx
+from taskguard.engine.drive import drive
+from taskguard.engine.envelope import Envelope
+from taskguard.engine.layers import Facts, Layer
+from taskguard.engine.leaving import COPY_RUNS
+from taskguard.engine.under import ended_by, known_by, run_under
+from taskguard.engine.worker import Delivery
+from taskguard.errors import (
+    ConfigurationError,
+    EarlierFailureError,
+    KeyArgumentError,
+    LeaseLostError,
+    StoreError,
+    TooManyStartsError,
+)
+from taskguard.guard import new_attempt
+from taskguard.lone_fence import lone_fence
+from taskguard.rq.claims import JobClaims
+from taskguard.rq.clock import LONGEST_WAIT, JobClock
+from taskguard.rq.guarding import BEGUN, JobGuard
 from taskguard.rq.noted import NotedJob, PutBack, noted
-from taskguard.rq.owner import is_other_run, job_id_of, occurrence_of, owner_of, shown
-from taskguard.rq.twin import Twin, end_queued
-from taskguard.store import Claimant, Ending, Entry, Held
+from taskguard.rq.owner import job_id_of, next_owner, occurrence_of, shown
+from taskguard.rq.replay import NothingToTell, replay
+from taskguard.rq.twin import Twin
+from taskguard.store import Completed, Entry, Held, How, Lease
+from taskguard.switch import is_off
 from taskguard.waiting import pauses
-
-if TYPE_CHECKING:
-    from taskguard.schedule import Note as SlotNote
+from taskguard.work import Work, effects_of
 
 ATTEMPT = "_taskguard_attempt"
 """On a job that a guarded worker runs: the attempt of this execution, which its parent process knows too."""
-
 AWAY = (RedisConnectionError, RedisTimeoutError)
 """What is raised while the queue's own Redis does not answer."""
 UNTIL_REDIS_IS_BACK = 3600.0
 """Neither a body that has run nor a job that has to wait is given up because Redis is away."""
+BEHIND = 1.0
+"""Seconds that a job waits for one in the queue, which may be behind it in this very queue."""
+MARGIN = 1.0
+OTHER_STORE = 5.0
+"""Seconds that a job waits whose caller uses another store than this worker."""
 
 _logger = logging.getLogger("taskguard")
 
 
-class Delivery:
-    def __init__(self, job: Job, guarded: JobGuard) -> None:
+def deliver(job: Job, guarded: JobGuard | None, body: Callable[[], Any], args: Any, kwargs: Any) -> Any:
+    """Run *body* for the job in hand, if it is to run now; else answer, defer or drop it."""
+    if is_off():
+        return _run_unguarded(job, guarded, body, args, kwargs)
+    port = RQDelivery(job, guarded, body)
+    setattr(port.job, BEGUN, True)
+    recorders = [guard.recorder for guard in port.guards if guard.recorder is not None]
+    for recorder in recorders:
+        recorder.hold_back()  # a horse tells all at its end; one that lives for long from its first renewal on
+    try:
+        return port.deliver(args, kwargs)
+    finally:
+        setattr(port.job, BEGUN, False)
+        for recorder in recorders:
+            recorder.flush(last=True)  # a horse ends without what Python does at exit
+            recorder.go_on()
+
+
+def _run_unguarded(job: Job, guarded: JobGuard | None, body: Callable[[], Any], args: Any, kwargs: Any) -> Any:
+    if guarded is None:
+        return body()
+    key = guarded.name
+    with suppress(TypeError):  # arguments that do not fit: the body says so itself
+        key = guarded.keys(args, kwargs)
+    with lone_fence(key, job.id, noted(job).note.idempotency_key):
+        return _awaited(body())
+
+
+class RQDelivery:
+    def __init__(self, job: Job, guarded: JobGuard | None, body: Callable[[], Any]) -> None:
         self.guarded = guarded
-        self.policy: Policy = guarded.policy
-        self.guard: Guard = guarded.guard(job.connection, job.serializer)
-        self.patience = UNTIL_REDIS_IS_BACK if guarded.settings.on_store_error == "retry" else 0.0
+        self._body = body
+        on_error = guarded.settings.on_store_error if guarded is not None else "retry"
+        self.patience = UNTIL_REDIS_IS_BACK if on_error == "retry" else 0.0
         """How long a silent Redis is asked, if that is longer than the guard's patience."""
         self.job: NotedJob = self._patiently(lambda: noted(job)).as_guarded()
-        self.owner = owner_of(job.id, job.repeats_left, self.note.run)
+        self.claims = JobClaims(self.job, guarded)
+        self.guards = self.claims.guards
+        self.name = f"{guarded.name if guarded is not None else self.job.func_name}[{self.job.id}]"
+        self.arguments = ""
         self.attempt: str = getattr(job, ATTEMPT, "") or new_attempt()
         self.clock = JobClock(is_own=not self.is_sync)
         self._began = since_boot()
-        self.arguments = ""
-        """Those of the call, where the history is to show them."""
-        self.was_held = False
-        """The store has said that another run has the key, whatever became of it since."""
+        self._pauses = pauses(longest=1.0)
+        self._has_spent_time = False
+        """The time of the job went on while it waited."""
+        self._has_run = False
+        self._has_noted_end = False
+        self._delivery: Delivery
+        self._retry: Retry | None = None
 
-    def find_key(self, args: Any, kwargs: Any) -> None:
-        note = self.note
-        if not note.key:
-            keys, given = self.guarded.keys, note.idempotency_key
-            key = keys.explicit(given) if given else keys(args, kwargs)
-            payload = self.guarded.payload(args, kwargs) if given else self.guarded.likeness(args, kwargs)
-            self.change(key=key, payload=payload)
-        self.key = self.note.key
-        self.arguments = self.guarded.arguments(args, kwargs)
-        self.place = self.note.place or place_of(self.policy, self.key)
+    def deliver(self, args: Any, kwargs: Any) -> Any:
+        try:
+            delivery = self._delivery = self._begin(args, kwargs)
+        except KeyArgumentError:
+            raise
+        except TypeError:
+            return self._body()  # arguments that do not fit: the body says so itself
+        try:
+            try:
+                first = delivery.begin(self._other_store())
+            except StoreError as error:
+                first = delivery.store_away(error)
+            return drive(delivery, self.guards, self, first)
+        except AWAY:
+            if self._has_run or self.is_sync:
+                raise
+            return self._defer(delivery.envelope, "the queue's Redis does not answer")
 
-    @property
-    def scheduled(self) -> SlotNote | None:
-        """What a scheduled job is for; None for any other."""
-        if self.job.note.slot is None:
-            return None
-        from taskguard.rq.slot import slot_of  # most jobs have none
-
-        return slot_of(self.job)
-
-    def known_by(self) -> tuple[str, str]:
-        """What makes two runs the same work: for others, and for `fence.once`."""
-        given = self.note.idempotency_key
-        by_key = occurrence_of(self.job, self.owner) if self.policy.on_done == "rerun" else self.key
-        if self.scheduled is not None:
-            by_key = self.scheduled.key
-        # Another function may be called with the same key of the caller's: its effects are others.
-        return given or by_key, self.key if given else by_key
+    def _begin(self, args: Any, kwargs: Any) -> Delivery:
+        job, claims = self.job, self.claims
+        if self.guarded is not None:
+            job.note = self.guarded.identified(job.note, args, kwargs)
+            self.arguments = self.guarded.arguments(args, kwargs)
+        facts = Facts(
+            self.attempt,
+            claims.is_this_job,
+            awaited=claims.slot is None,
+            can_wait=not self.is_sync,
+            retried=job.should_retry,
+            reuses_ids=True,
+            shown=shown,
+        )
+        return Delivery.of(claims.terms(), facts, job.note, claims.layers(job.note), claims.queue_entry(job.note))
 
     # -- what it is ------------------------------------------------------------------------------------------------
 
     @property
-    def note(self) -> Note:
-        return self.job.note
-
-    def change(self, **facts: Any) -> None:
-        """Of the note; it is written down when the job goes back to RQ."""
-        self.job.note = self.job.note.with_(**facts)
-
-    @property
-    def name(self) -> str:
-        """The entry of this run."""
-        if self.note.is_one_of_many:
-            return job_of(self.key, self.owner)
-        return run_of(self.policy, self.key, self.note.join or self.owner)
-
-    @property
-    def waited(self) -> float:
-        return since_boot() - self._began
+    def key(self) -> str:
+        return self.job.note.key or self.name
 
     @property
     def is_sync(self) -> bool:
-        """Run by a queue with `is_async=False`, in its caller's process: nothing can be put back."""
+        """Run by a queue with `is_async=False`, in its caller's process: nothing can be deferred."""
         return self.job.worker_name == "sync"
 
     @property
     def has_our_worker(self) -> bool:
         return hasattr(self.job, ATTEMPT)
 
-    @property
-    def is_the_next(self) -> bool:
-        """The one more run of `run_once_more`."""
-        return self.note.place == next_of(self.key)
-
     def is_this_job(self, owner: str) -> bool:
-        return self.has_id_of(owner) and not is_other_run(self.note.run, owner)
+        return self.claims.is_this_job(owner)
 
-    def has_id_of(self, owner: str) -> bool:
-        return job_id_of(owner) == self.job.id
+    def _other_store(self) -> BaseException | None:
+        guarded = self.guarded
+        if guarded is None or not guarded.is_for_another_store(self.guards[-1], self.job.note, self.job.connection):
+            return None
+        problem = (
+            f"{self.name} was called by a process that uses another store than {self.guards[-1].store!r}; give both "
+            "the same store and namespace. The job waits"
+        )
+        _logger.error("%s", problem)
+        return ConfigurationError(problem)
+
+    def _known_by(self) -> tuple[str, str]:
+        note, slot = self._delivery.envelope, self.claims.slot
+        is_reused = self.guarded is not None and self.guarded.policy.on_done != "rerun"
+        occurrence = occurrence_of(self.job, self._delivery.layers[-1].owner)
+        slot_key = "" if slot is None else slot.key
+        return known_by(note.key, occurrence, given=note.idempotency_key, slot=slot_key, is_reused=is_reused)
 
     # -- what RQ says ----------------------------------------------------------------------------------------------
 
@@ -134,89 +192,27 @@ class Delivery:
         status: Any = self.job.connection.hget(self.job.key, "status")
         return str((status or b"").decode())
 
-    def has_job(self) -> bool:
-        """Whether the job is this worker's to put back: RQ has not given it to another one, and has not ended it."""
-        if self.is_sync:
-            return False
+    def _has_job(self) -> bool:
+        """Whether the job is this worker's to defer: RQ has not given it to another one, and has not ended it."""
         self.clock.stop()  # its body is over
         found: Any = self._patiently(lambda: self.job.connection.hmget(self.job.key, "status", "worker_name"))
         status, worker = [(value or b"").decode() for value in found]
-        return bool(status == JobStatus.STARTED and worker == self.job.worker_name)
+        return not self.is_sync and status == JobStatus.STARTED and worker == self.job.worker_name
 
-    def twin(self, held: Held | Entry) -> Twin:
-        """Whoever is queued, as RQ sees it: ended if RQ has given it up."""
-        twin = Twin(held, self.job.connection, type(self.job), self.job.serializer)
-        twin.wait_until_it_appears(self.guard.store)
-        if twin.is_gone:
-            twin.end(self.guard, self.policy)
-        else:
-            twin.enqueue_if_lost()
-        return twin
-
-    # -- what it does ----------------------------------------------------------------------------------------------
-
-    def put_back(self, held: Held | None, why: str = "") -> PutBack:
-        if self.is_sync and held is not None:
-            raise DuplicateTaskError(*facts_of(held))
-        reason = why or (f"it waits for {held.owner}" if held else "it is not to run now")
-        _logger.info("%s[%s] is put back: %s", self.guarded.name, self.job.id, reason)
-        self.clock.stop()
-        self._patiently(self.job.connection.ping)  # RQ writes it down there, and asks only once
-        return PutBack()
-
-    def is_given_up(self) -> bool:
-        """It was cancelled or deleted while it waited: then it leaves its place."""
-        if self.is_sync:
-            return False
+    def _given_up(self) -> How | None:
+        """How the job was ended while it waited, if it was."""
         try:
             status = self.status()
         except RedisError:
-            return False  # the queue's own Redis is away for a moment, and that is no end of a job
+            return None  # the queue's own Redis is away for a moment, and that is no end of a job
         if status not in ("", JobStatus.CANCELED):
-            return False
-        _logger.info("%s[%s] was %s while it waited", self.guarded.name, self.job.id, status or "deleted")
-        ending = Ending(how="revoked" if status else "expired", keep_for=self.policy.keep)
-        for name in {self.place, self.name} - {""}:
-            end_queued(self.guard, self.policy, name, self.owner, ending)
-        return True
-
-    def free_place(self) -> None:
-        """The job starts, or ends: the next one may take its place in the queue."""
-        if not self.place or self.place == self.name:
-            return
-        try:
-            claimant = Claimant(self.place, self.owner, new_attempt())
-            self.guard.store.release(claimant, Ending(keep_for=self.policy.keep), anyway=True)
-        except StoreError as error:  # whoever finds the place taken by a job that has ended takes it
-            _logger.warning("the place of %s[%s] is not free yet: %s", self.guarded.name, self.job.id, error)
-
-    def leave_refusal(self, error: Exception) -> None:
-        """The job fails here, and its body never began. Unless RQ retries it, no copy of it is to run."""
-        if self.job.should_retry:
-            return
-        self.note_end()
-        # A twin that was met ends it with nothing: whoever joined this job asks for itself.
-        is_twin = isinstance(error, DuplicateTaskError) and not isinstance(error, WaitTimeoutError)
-        outcome = None if is_twin else self.guard.outcomes.encode_error(error)
-        ending = Ending(how="skipped" if is_twin else "failed", keep_for=self.policy.keep, outcome=outcome)
-        try:
-            self.guard.store.release(Claimant(self.name, self.owner, self.attempt), ending, anyway=True)
-        except StoreError as why:
-            _logger.warning("the end of %s[%s] is not written down: %s", self.guarded.name, self.job.id, why)
-
-    def forget_waiting(self) -> None:
-        """Should RQ run it again, it waits for nobody yet."""
-        if self.note.join or self.note.since:
-            self.job.note = self.note.as_new()
-            self._patiently(self.job.save_note)
-
-    def note_end(self) -> None:
-        """This enqueueing of the job has come to its end."""
-        self._patiently(self.job.note_end)
+            return None
+        _logger.info("%s was %s while it waited", self.name, status or "deleted")
+        return "revoked" if status else "expired"
 
     def _patiently(self, verb: Callable[[], Any]) -> Any:
         """Of the queue's own Redis, which may be away for a while: that is no other end of the job."""
-        give_up = since_boot() + max(self.patience, self.guard.patience)
+        give_up = since_boot() + max(self.patience, PATIENCE)
         for pause in pauses(longest=1.0):
             try:
                 return verb()
@@ -226,6 +222,232 @@ class Delivery:
             time.sleep(pause)
         raise AssertionError("pauses never end")
 
+    # -- the engine's port -----------------------------------------------------------------------------------------
 
-def facts_of(held: Held) -> tuple[str, str, str, float, int]:
-    return held.key, shown(held.owner), held.state, held.since, held.token
+    def work(self, layer: Layer, lease: Lease, asked: float) -> Work:
+        slot, at = self.claims.slot, self._delivery.at
+        idempotency_key, effect = self._known_by()
+        moment, schedule = (None, "") if slot is None else (slot.scheduled_for, slot.schedule)
+        return Work(self.guards[at], layer.policy, lease, asked, idempotency_key, moment, effect, schedule)
+
+    def look_after(self, holder: Held | Entry) -> fx.Known:
+        twin = Twin(holder, self.job.connection, type(self.job), self.job.serializer)
+        twin.wait_until_it_appears(self.guards[-1].store)
+        if twin.is_gone:
+            twin.end(self.guards[-1], self._delivery.layers[-1].policy)
+            return "gone"
+        twin.enqueue_if_lost()
+        return "put_off" if twin.is_put_off else "coming"
+
+    def stand_in(self, holder: Held, envelope: Envelope) -> NoReturn:
+        raise AssertionError("RQ itself knows what became of a queued job")
+
+    def rename(self, done: Completed) -> tuple[tuple[Layer, ...] | None, bool]:
+        """Whether the end that was found is that of an earlier occurrence of this id; then this is the next one."""
+        delivery, again = self._delivery, self.job.is_scheduled_again
+        is_slot = delivery.layers[delivery.at].slot is not None
+        if (is_slot and done.how != "failed") or (done.how == "succeeded" and not again):
+            return None, False
+        following = next_owner(self.job, done.owner)
+        if not following:
+            return None, False
+        if is_slot:
+            return self.claims.layers(delivery.envelope, slot_owner=following), False
+        self.claims.owner = following
+        # By somebody's hand, from the registry of failed jobs: that is an order to run, and no duplicate.
+        return self.claims.layers(delivery.envelope, slot_owner=delivery.layers[0].owner), not again
+
+    def republish(self, envelope: Envelope, within: float) -> NoReturn:
+        raise AssertionError("RQ names no copies")
+
+    def wait(self, wait: fx.Wait) -> tuple[bool, How | None]:
+        if wait.reason == "other_store":
+            self.clock.stop()
+            time.sleep(OTHER_STORE)
+            return False, None
+        lease = self._delivery.layers[self._delivery.at].policy.lease
+        patience = BEHIND if wait.reason == "queued" else min(lease + MARGIN, LONGEST_WAIT)
+        pause = next(self._pauses)
+        if since_boot() - self._began + pause > self._most(patience):
+            return False, None
+        time.sleep(pause)
+        return True, self._given_up()
+
+    def _most(self, patience: float) -> float:
+        """How long it may wait. Its own time stands still meanwhile; where that cannot be, half of it at most."""
+        timeout = self.job.timeout or 0
+        if self.clock.stop() or timeout <= 0:
+            return patience
+        self._has_spent_time = True
+        return min(patience, timeout / 2)
+
+    def before(self, step: fx.Settle) -> None:
+        """An end is noted in the job's hash before the store knows of it: a second copy looks there whose it is."""
+        if isinstance(step.error, TooManyStartsError):
+            self.job.note_end(for_good=True)
+            self._has_noted_end = True
+        is_refused = step.spares_other_run and self._delivery.layers[step.at].slot is None
+        is_end = step.matters and (step.error is not None or (step.verb == "complete" and self.job.is_scheduled_again))
+        if is_end or is_refused:
+            self.note_end()
+
+    def note_end(self) -> None:
+        """This enqueueing of the job has come to its end. Once: ends of a job that is scheduled again are counted."""
+        if not self._has_noted_end:
+            self._patiently(self.job.note_end)
+            self._has_noted_end = True
+
+    def comes_again(self, error: BaseException) -> tuple[bool, float] | None:
+        if self.job.should_retry:
+            return True, self.job.get_retry_interval()
+        with suppress(RedisError):
+            self.note_end()
+        return False, 0.0
+
+    def run(self, works: Sequence[Work]) -> fx.Ended:
+        self.clock.start()
+        if self._has_spent_time and not self.is_sync:
+            return fx.Ended("not_begun")
+        self._has_run = True
+        works[-1].patience = self.patience  # a body that has run is not run again because the store is away
+        try:
+            value = run_under(works, lambda: _awaited(self._body()))
+        except BaseException as error:  # RQ takes any of them for the end of the job
+            return self._read(works, error)
+        if isinstance(value, Retry):
+            return self._wants_retry(value)
+        is_unasked = self.job.result_ttl == 0 and self.guarded is not None and self.guarded.policy.on_done == "rerun"
+        if self.guarded is None or is_unasked:
+            return fx.Ended("returned", value=value)  # nobody will ask what it was
+        outcomes, lease = self.guards[-1].outcomes, works[-1].lease
+        return fx.Ended("returned", value=value, outcome=self.guards[-1].encoded(outcomes.encode, value, lease))
+
+    def _read(self, works: Sequence[Work], error: BaseException) -> fx.Ended:
+        ended = ended_by(works, error)
+        if ended.kind == "lost":
+            works[-1].patience = 0.0  # should the store be silent, the next delivery asks
+            ended.comes_again = self._has_job()
+        elif ended.kind == "failed" and self.job.should_retry:
+            return fx.Ended("retry", error=error, delay=self.job.get_retry_interval())
+        return ended
+
+    def _wants_retry(self, retry: Retry) -> fx.Ended:
+        count = self.job.number_of_retries or 0
+        self._retry = retry
+        if count and count >= retry.max:
+            words = f"it wants more than {retry.max} retries"
+            return fx.Ended("failed", error=EarlierFailureError(self.key, self.job.id, words))
+        return fx.Ended("retry", value=retry, delay=Retry.get_interval(count, retry.intervals))
+
+    # -- last effects ----------------------------------------------------------------------------------------------
+
+    def finish(self, effect: fx.Last) -> Any:
+        self.job.note = self._delivery.envelope
+        if isinstance(effect, fx.Return):
+            return effect.value
+        if isinstance(effect, fx.Raise):
+            self.forget_waiting()
+            if self._retry is not None and effect.ended_as is not None:
+                return self._retry  # which RQ knows to be one too many
+            raise effect.error
+        if isinstance(effect, fx.GoOn):
+            self.forget_waiting()
+            if effect.ended.error is not None:
+                raise effect.ended.error
+            return effect.ended.value
+        if isinstance(effect, fx.Replay):
+            return replay(self, effect.done)
+        if isinstance(effect, fx.RunUnguarded):
+            return self._run_without_store(effect.error)
+        if isinstance(effect, fx.Defer):
+            if effect.reason in ("lost", "replaced"):
+                return self._lost()
+            return self._defer(effect.envelope, _WHY[effect.reason])
+        assert isinstance(effect, fx.Drop)
+        return self._drop(effect)
+
+    def _drop(self, effect: fx.Drop) -> Any:
+        if effect.why == COPY_RUNS or self._delivery.ended is not None:
+            return self._lost()
+        done = effect.done
+        if done is None and effect.holder is None:
+            return PutBack()  # of a job that RQ does not have any more: nothing comes of it
+        if done is None or (done.how == "skipped" and self.claims.slot is not None):
+            return None  # a scheduled job that was skipped
+        return replay(self, done)
+
+    def _defer(self, envelope: Envelope, why: str) -> PutBack:
+        self.job.note = envelope
+        _logger.info("%s is deferred: %s", self.name, why)
+        self.clock.stop()
+        self._patiently(self.job.connection.ping)  # RQ writes it down there, and asks only once
+        return PutBack()
+
+    def _lost(self) -> Any:
+        """This run was replaced. It has nothing to say about a job that somebody else has in hand."""
+        if self._is_left_to_us():
+            return self._defer(self._delivery.envelope, "it lost its lease")
+        if self.has_our_worker:
+            raise NothingToTell(f"{self.key}: its lease is over")
+        raise LeaseLostError(self.key, self._token())
+
+    def _token(self) -> int:
+        ended = self._delivery.ended
+        return int(getattr(ended.error if ended is not None else None, "token", 0))
+
+    def _is_left_to_us(self) -> bool:
+        """Whether nobody else will end this job: it was another one that took the key, or somebody's hand."""
+        if not self._has_job():
+            return False
+        try:
+            entry = self.guards[-1].store.get(self._delivery.entry(-1))
+        except StoreError:
+            return True  # RQ has given it to nobody else, and the next delivery asks
+        is_held = entry is not None and entry.state in ("queued", "running") and entry.remaining > 0
+        if not is_held or entry is None:
+            return True
+        is_ours = job_id_of(entry.owner) == self.job.id or self.is_this_job(entry.owner)
+        return not is_ours or entry.state == "queued"
+
+    def forget_waiting(self) -> None:
+        """Should RQ run it again, it waits for nobody yet."""
+        if self.job.note.join or self.job.note.since:
+            self.job.note = self.job.note.as_new()
+            self._patiently(self.job.save_note)
+
+    def _run_without_store(self, error: BaseException) -> Any:
+        _logger.warning("%s runs unguarded: %s", self.name, error)
+        self.clock.start()
+        if self.guarded is None:
+            return _awaited(self._body())
+        layer, slot = self._delivery.layers[-1], self.claims.slot
+        idempotency_key, effect = self._known_by()
+        effects = effects_of(layer.policy, layer.owner, idempotency_key, effect)
+        with lone_fence(layer.entry, layer.owner, idempotency_key, effects) as fence:
+            if slot is not None:
+                fence.scheduled_for, fence.schedule = slot.scheduled_for, slot.schedule
+            return _awaited(self._body())
+
+
+def _awaited(value: Any) -> Any:
+    # As RQ does with a coroutine; but here, where the lease is renewed.
+    if not inspect.iscoroutine(value):
+        return value
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(value)
+    finally:
+        loop.close()
+
+
+PATIENCE = 10.0
+"""Seconds that the queue's own Redis is asked at least."""
+_WHY: dict[fx.Reason, str] = {
+    "itself": "it runs elsewhere",
+    "queued": "it gives way to a job that is queued",
+    "running": "it waits for a job that runs",
+    "other_store": "its caller uses another store",
+    "store_away": "the store does not answer",
+    "newer": "it ends as a call with newer arguments does",
+    "whole_time": "it has waited, and comes again with all of its time",
+}

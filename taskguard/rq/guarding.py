@@ -17,6 +17,8 @@ from redis import Redis
 from rq import Queue
 from rq.serializers import DefaultSerializer
 
+from taskguard.engine.envelope import Envelope
+from taskguard.engine.guarded import GuardedFunction, part_of, supported
 from taskguard.errors import ConfigurationError, StoreError
 from taskguard.events import Listener
 from taskguard.evictions import OnEvictingStore, check_on_evicting_store
@@ -26,12 +28,10 @@ from taskguard.history import Kept, Recorder, check_kept
 from taskguard.identity import Identity
 from taskguard.keys import KeyMaker
 from taskguard.names import check_namespace
-from taskguard.places import place_of, run_of
 from taskguard.policy import Policy
-from taskguard.rq.note import Note
 from taskguard.rq.outcomes import QueueOutcomes
 from taskguard.signatures import fence_parameter, signature_of
-from taskguard.store import Entry, Store
+from taskguard.store import Store
 from taskguard.stores import open_store
 from taskguard.stores.redis import RedisStore
 
@@ -78,7 +78,7 @@ class Settings:
         check_namespace(self.namespace)
 
 
-class JobGuard:
+class JobGuard(GuardedFunction):
     """What a function was decorated with; `function.taskguard`."""
 
     # Read when it is needed: a work horse imports the whole module anew for each job, and runs one function of it.
@@ -114,17 +114,17 @@ class JobGuard:
 
     @cached_property
     def policy(self) -> Policy:
-        options = self._part(_POLICY)
-        return _checked(Policy.trusted(**options) if self._is_checked else Policy(**options))
+        options = part_of(self._options, _POLICY)
+        return supported(Policy.trusted(**options) if self._is_checked else Policy(**options), "RQ")
 
     @cached_property
     def settings(self) -> Settings:
-        return Settings(**self._part(_SETTINGS))
+        return Settings(**part_of(self._options, _SETTINGS))
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
         """Options of RQ for each call that does not give its own."""
-        theirs = self._part(_RQ)
+        theirs = part_of(self._options, _RQ)
         if "timeout" in theirs:  # as RQ's own decorator spells it
             theirs["job_timeout"] = theirs.pop("timeout")
         return theirs
@@ -142,9 +142,6 @@ class JobGuard:
         if self._is_named or not _may_want_fence(self.function):
             return None
         return fence_parameter(self.function)
-
-    def _part(self, names: frozenset[str]) -> dict[str, Any]:
-        return {name: value for name, value in self._options.items() if name in names}
 
     @property
     def queue(self) -> Any:
@@ -198,7 +195,7 @@ class JobGuard:
             return _OWN + self.settings.namespace
         return self._identity.name(guard, patience)
 
-    def is_for_another_store(self, guard: Guard, note: Note, connection: Redis) -> bool:
+    def is_for_another_store(self, guard: Guard, note: Envelope, connection: Redis) -> bool:
         """Whether the caller of the job has claimed it in another store than this process asks."""
         if not note.store or (self.settings.store is None and note.store == self.store_name(guard, 0.0)):
             return False
@@ -218,53 +215,15 @@ class JobGuard:
             raise TypeError(f"{self.name}() is given {name!r} by the guard, not by its caller")
         return self.function(*args, **kwargs, **{name: current_fence()})
 
-    # -- by hand ---------------------------------------------------------------------------------------------------
-
-    def key(self, *args: Any, **kwargs: Any) -> str:
-        """The key of the call with these arguments; what the key does not name may be left out."""
-        return self.keys.by_hand(args, kwargs)
-
-    def get(self, *args: Any, **kwargs: Any) -> Entry | None:
-        """The entry of the call with these arguments: the running job's, else the queued one's."""
-        found = None
-        for name in self._entries(args, kwargs):
-            found = self._own_store.get(name) or found
-            if found is not None and found.state in ("queued", "running") and found.remaining > 0:
-                return found
-        return found
-
-    def release(self, *args: Any, **kwargs: Any) -> bool:
-        """Free the key of the call with these arguments, by hand; whoever holds it is told that it lost it."""
-        freed = [self._own_guard.free(name) for name in self._entries(args, kwargs)]
-        return any(freed)
-
-    def payload(self, args: Any, kwargs: Any) -> str:
-        """What a caller's own key stands for: the function, and all arguments. Celery's for a task of that name."""
-        return f"{self.name}:{self.keys.payload(args, kwargs)}"
-
-    def likeness(self, args: Any, kwargs: Any) -> str:
-        """What tells two calls of one key apart; empty where the key says it all."""
-        says_all = self.policy.key is None and self.policy.key_space is None
-        return "" if says_all else f"{self.name}:{self.keys.likeness(args, kwargs)}"
-
-    def arguments(self, args: Any, kwargs: Any) -> str:
-        """What the history is told of the values of a call: nothing, unless that was asked for."""
-        return self.keys.shown(args, kwargs) if self.settings.history == "arguments" else ""
-
     @property
-    def _own_guard(self) -> Guard:
+    def own_guard(self) -> Guard:
         if self.settings.store is not None:
             return self._guard(DefaultSerializer)
         return self.guard(self.queue.connection, self.queue.serializer)
 
-    @property
-    def _own_store(self) -> Store:
-        return self._own_guard.store
-
-    def _entries(self, args: Any, kwargs: Any) -> list[str]:
-        key = self.key(*args, **kwargs)
-        names = {run_of(self.policy, key, ""), place_of(self.policy, key)} if self.policy.hold != "queued" else {key}
-        return sorted(names - {""})
+    @cached_property
+    def shows_arguments(self) -> bool:  # type: ignore[override]
+        return self.settings.history == "arguments"
 
 
 # -- the guard of a connection -----------------------------------------------------------------------------------
@@ -416,7 +375,6 @@ _SETTINGS = frozenset(field.name for field in fields(Settings))
 _RQ = frozenset(inspect.signature(Queue.prepare_data).parameters) - {"func", "args", "kwargs", "job_id"} | {
     "job_timeout"
 }
-_NOT_YET = ("replace_queued", "cancel_running")
 
 
 def _check_names(options: Mapping[str, Any]) -> None:
@@ -425,17 +383,3 @@ def _check_names(options: Mapping[str, Any]) -> None:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             raise ConfigurationError(f"there is no option {name}" + (f" (did you mean {near[0]}?)" if near else ""))
-
-
-def _checked(policy: Policy) -> Policy:
-    for conflict in (policy.on_conflict.enqueue, policy.on_conflict.run):
-        if conflict in _NOT_YET:
-            raise ConfigurationError(
-                f'on_conflict="{conflict}" is not yet supported for RQ; write "skip", "raise", "wait" or '
-                '"run_once_more"'
-            )
-    if policy.debounce is not None:
-        raise ConfigurationError(
-            "debounce is not yet supported for RQ, which delays nothing without a scheduler; leave it out"
-        )
-    return policy

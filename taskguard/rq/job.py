@@ -74,9 +74,9 @@ def _wrapped(function: Callable[..., Any], guarded: JobGuard) -> Any:
         current = get_current_job()
         if current is None or not _is_of(current, guarded):
             return guarded.call(args, kwargs)  # directly, perhaps by the body of another job
-        from taskguard.rq.run import run  # the worker's own code: who enqueues does not need it
+        from taskguard.rq.delivery import deliver  # the worker's own code: who enqueues does not need it
 
-        return run(current, guarded, args, kwargs)
+        return deliver(current, guarded, lambda: guarded.call(args, kwargs), args, kwargs)
 
     def enqueue(*args: Any, **kwargs: Any) -> Any:
         return guarded.queue.enqueue(job, *args, **{**guarded.defaults, **kwargs})

@@ -6,6 +6,7 @@ methods is then right for a guarded job too.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Mapping
 from datetime import datetime
@@ -17,8 +18,11 @@ import rq.job
 from rq.job import Job, Retry, _job_stack
 from rq.utils import import_attribute, utcformat
 
+from taskguard.engine.envelope import Envelope
+from taskguard.fence import current_fence
 from taskguard.rq.guarding import JobGuard, guard_for, guard_of
-from taskguard.rq.note import Note
+from taskguard.rq.note import read, written
+from taskguard.signatures import fence_parameter
 
 if TYPE_CHECKING:
     from rq import Queue
@@ -39,7 +43,7 @@ class PutBack(Retry):
 
 
 class NotedJob(Job):
-    note = Note()
+    note = Envelope()
     is_guarded = False
     """A guarded worker reads every job as one of these; it is as RQ made it unless its function is guarded."""
     is_scheduled_again = False
@@ -47,8 +51,6 @@ class NotedJob(Job):
     _is_prepared = False
     queue_class: Any = None
     """That of the worker, which may guard functions by their names."""
-    is_in_slot = False
-    """For a scheduled job: whether its slot is claimed, and its function may begin."""
 
     def restore(self, raw_data: Any) -> Any:
         super().restore(raw_data)
@@ -56,8 +58,8 @@ class NotedJob(Job):
             self.read_note(raw_data.get(NOTE.encode()))
 
     def read_note(self, note: bytes | None) -> None:
-        found = Note.read(note)
-        self.note = found if found.made == self.made else Note()
+        found = read(note)
+        self.note = found if found.made == self.made else Envelope()
 
     def as_guarded(self) -> NotedJob:
         """In hand: from here on this delivery goes by what is known now, whatever a body does to the job."""
@@ -65,13 +67,13 @@ class NotedJob(Job):
         self.is_scheduled_again = is_scheduled_again(self)
         self._enqueueing = ""
         self._enqueueing = self.enqueueing
-        self.note = self.note.with_(made=self.made, run=self.run_name)
+        self.note = self.note._replace(made=self.made, run=self.run_name)
         return self
 
     def to_dict(self, include_meta: bool = True, include_result: bool = True) -> dict[str, Any]:
         mapping = super().to_dict(include_meta=include_meta, include_result=include_result)
-        if include_meta and self.note != Note():
-            mapping[NOTE] = self.note.written()
+        if include_meta and self.note != Envelope():
+            mapping[NOTE] = written(self.note)
         if not include_meta and self.is_guarded:
             # RQ writes down the end of a run. Somebody may have enqueued the same id meanwhile, as rq-scheduler does.
             mapping.pop("enqueued_at", None)
@@ -100,23 +102,27 @@ class NotedJob(Job):
         return self._result
 
     def _execute(self) -> Any:
-        if self.note.slot is not None and not self.is_in_slot:
-            from taskguard.rq.slot import run_in_slot
-
-            return run_in_slot(self, self._execute)
         own = guard_of(self.func)
         guarded = self.guard_at(self.queue_class) if own is None else own
-        if guarded is own:
+        if self.note.slot is None and guarded is own:
             if own is None and self.note.key:
                 from taskguard.rq.unguarded import let_run
 
                 let_run(self)
-            return super()._execute()
-        assert guarded is not None
-        from taskguard.rq.run import run
+            return super()._execute()  # which guards itself, if it is guarded
+        from taskguard.rq.delivery import deliver
 
         args = self.args if self.instance is None else (self.instance, *self.args)
-        return run(self, guarded, args, self.kwargs)
+        if guarded is None:
+            return deliver(self, None, self._call_plain, args, self.kwargs)
+        return deliver(self, guarded, lambda: guarded.call(args, self.kwargs), args, self.kwargs)
+
+    def _call_plain(self) -> Any:
+        """A plain function that a schedule calls is given the fence of its slot, where it wants one."""
+        name = _fence_wanted(self)
+        if name is None:
+            return super()._execute()
+        return self.func(*self.args, **self.kwargs, **{name: current_fence()})
 
     def guard_at(self, queue_class: Any) -> JobGuard | None:
         """What guards its function, at a worker with queues of that class; its caller's may be of another."""
@@ -137,10 +143,10 @@ class NotedJob(Job):
         A job that was cancelled, deleted or ended while it waited stays so.
         """
         again = int(self.is_scheduled_again)
-        pipeline.eval(_PUT_BACK, 2, self.key, queue.key, self.id, self.note.written(), self.ttl or 0, again)
+        pipeline.eval(_PUT_BACK, 2, self.key, queue.key, self.id, written(self.note), self.ttl or 0, again)
 
     def save_note(self) -> None:
-        self.connection.eval(_SET, 1, self.key, NOTE, self.note.written())
+        self.connection.eval(_SET, 1, self.key, NOTE, written(self.note))
 
     def note_end(self, *, for_good: bool = False) -> None:
         """This enqueueing of the job has come to its end; *for_good*: and RQ shall not start it again by itself.
@@ -167,6 +173,16 @@ class NotedJob(Job):
     def run_name(self) -> str:
         """Tells apart the jobs that were given one id, also by queues that write no note."""
         return self.note.run if self.note.made else self.made
+
+
+def _fence_wanted(job: NotedJob) -> str | None:
+    """The parameter of a plain function that is given the fence, unless its caller gives it."""
+    function = job.func
+    if not inspect.isfunction(function):
+        return None
+    name = fence_parameter(function)
+    given = inspect.signature(function).bind_partial(*job.args, **job.kwargs).arguments
+    return None if name in given else name
 
 
 def _imported(path: str) -> Any:
@@ -198,10 +214,10 @@ def _made_of(base: Any) -> Any:
     return NotedJob if base is Job else type(f"Noted{base.__name__}", (NotedJob, base), {})
 
 
-def with_note(job: Any, note: Note) -> NotedJob:
+def with_note(job: Any, note: Envelope) -> NotedJob:
     """The very same object, with that note."""
     job.__class__ = noted_class(type(job))
-    job.note = note.with_(made=job.made)
+    job.note = note._replace(made=job.made)
     return job  # type: ignore[no-any-return]
 
 
@@ -210,14 +226,14 @@ def noted(job: Job) -> NotedJob:
     if isinstance(job, NotedJob):
         return job
     found: Any = job.connection.hget(job.key, NOTE)
-    made = with_note(job, Note())
+    made = with_note(job, Envelope())
     made.read_note(found)
     return made
 
 
-def note_of(job: Any) -> Note:
+def note_of(job: Any) -> Envelope:
     """The note of a job that was fetched as a noted one; of any other nothing is known."""
-    return job.note if isinstance(job, NotedJob) else Note()
+    return job.note if isinstance(job, NotedJob) else Envelope()
 
 
 # -- what travels until the job is made --------------------------------------------------------------------------------
@@ -225,14 +241,14 @@ def note_of(job: Any) -> Note:
 _CARRIED = "taskguard:note"
 
 
-def carried(meta: Mapping[str, Any] | None, note: Note) -> dict[str, Any]:
+def carried(meta: Mapping[str, Any] | None, note: Envelope) -> dict[str, Any]:
     """The meta of a call, and its note: RQ makes a job of all that it is given."""
     return {**(meta or {}), _CARRIED: note}
 
 
-def note_carried_by(meta: Mapping[str, Any] | None) -> Note:
+def note_carried_by(meta: Mapping[str, Any] | None) -> Envelope:
     note = (meta or {}).get(_CARRIED)
-    return note if isinstance(note, Note) else Note()
+    return note if isinstance(note, Envelope) else Envelope()
 
 
 def put_down(job: Job) -> Job:

@@ -18,7 +18,7 @@ from taskguard.rq.noted import ENDED, ENDS, NotedJob
 
 PREFIX = "rq:"
 """Keys can be shared with Celery, whose owners look the same: only those that start so are jobs of RQ."""
-_AFTER = ":after-"
+AFTER = ":after-"
 
 
 def owner_of(job_id: str, repeats_left: int | None, run: str = "") -> str:
@@ -44,13 +44,13 @@ def shown(owner: str) -> str:
 
 def occurrence_of(job: NotedJob, owner: str) -> str:
     """For what must happen once in each occurrence. A job that failed, and is put back by hand, is the same one."""
-    name = owner if job.is_scheduled_again else owner.partition(_AFTER)[0]
+    name = owner if job.is_scheduled_again else owner.partition(AFTER)[0]
     return name.removeprefix(PREFIX)
 
 
 def next_owner(job: NotedJob, owner: str) -> str:
     """The occurrence after those that have ended; empty if this delivery is a leftover copy of one of them."""
-    first, _, is_later = owner.partition(_AFTER)
+    first, _, is_later = owner.partition(AFTER)
     if is_later and not job.is_scheduled_again:
         return ""
     found: Any = job.connection.hmget(job.key, ENDED, ENDS)
@@ -58,5 +58,5 @@ def next_owner(job: NotedJob, owner: str) -> str:
     if ended == job.enqueueing and not job.is_scheduled_again:
         return ""
     # Only by what has ended: an occurrence that is put back keeps its name, whatever is enqueued meanwhile.
-    following = f"{first}{_AFTER}{ended}" + (f"-{ends}" if ends else "")
+    following = f"{first}{AFTER}{ended}" + (f"-{ends}" if ends else "")
     return "" if following == owner else following

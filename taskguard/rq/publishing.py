@@ -16,11 +16,11 @@ from rq.cron import CronJob
 from rq.job import Job, JobStatus
 from rq.utils import now
 
+from taskguard.engine.drive import end_queued
+from taskguard.engine.envelope import Envelope
 from taskguard.guard import Guard
-from taskguard.policy import Policy
-from taskguard.rq.note import NAMESPACE, Note
+from taskguard.rq.note import NAMESPACE, written
 from taskguard.rq.noted import NOTE, with_note
-from taskguard.rq.twin import end_queued
 from taskguard.schedule import Slot
 from taskguard.store import Ending, Entry, How
 
@@ -65,19 +65,19 @@ class Publisher:
         how = self._how_it_ended(run.owner)
         if how:
             ending = Ending(how=how, keep_for=keep_for)
-            end_queued(self._guard, Policy.trusted(keep_for=keep_for), run.key, run.owner, ending)
+            end_queued(self._guard, run.key, run.owner, ending)
 
     def _how_it_ended(self, job_id: str) -> How | None:
         data, status = self._connection.hmget(Job.key_for(job_id), "data", "status")
         return "expired" if data is None else _OVER.get((status or b"").decode())
 
     def _enqueue(self, cron_job: CronJob, slot: Slot, pipeline: Any) -> None:
-        note = Note(slot={**slot.note().as_dict(), NAMESPACE: self._namespace})
+        note = Envelope(slot={**slot.note().as_dict(), NAMESPACE: self._namespace})
         queue = Queue(cron_job.queue_name, connection=self._connection)
         options = {**cron_job.job_options, "job_id": slot.job_id, "pipeline": pipeline}
         function: Any = cron_job.func
         job = queue.enqueue(function, *cron_job.args, **cron_job.kwargs, **options)
-        pipeline.hset(job.key, NOTE, with_note(job, note).note.written())
+        pipeline.hset(job.key, NOTE, written(with_note(job, note).note))
         _remember(cron_job, job, pipeline)
 
     def _enqueue_if_lost(self, queue_name: str, slot: Slot) -> None:

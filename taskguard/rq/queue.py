@@ -14,10 +14,11 @@ from uuid import uuid4
 from rq import Queue
 from rq.job import Job, JobStatus
 
+from taskguard.engine.envelope import Envelope
 from taskguard.errors import ConfigurationError
 from taskguard.rq.admission import Admission
 from taskguard.rq.guarding import guard_for, guard_of
-from taskguard.rq.note import IDEMPOTENCY_KEY, Note
+from taskguard.rq.note import IDEMPOTENCY_KEY
 from taskguard.rq.noted import carried, note_carried_by, note_of, put_down, with_note
 from taskguard.switch import is_off
 
@@ -133,7 +134,7 @@ class GuardedQueue(Queue):
         if found is None or IDEMPOTENCY_KEY not in kwargs or IDEMPOTENCY_KEY in found.keys.signature.parameters:
             return kwargs
         rest = {name: value for name, value in kwargs.items() if name != IDEMPOTENCY_KEY}
-        return {**rest, "meta": carried(kwargs.get("meta"), Note(idempotency_key=kwargs[IDEMPOTENCY_KEY]))}
+        return {**rest, "meta": carried(kwargs.get("meta"), Envelope(idempotency_key=kwargs[IDEMPOTENCY_KEY]))}
 
     # -- the parts of them -----------------------------------------------------------------------------------------
 

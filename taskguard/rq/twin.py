@@ -12,12 +12,13 @@ from rq import Queue
 from rq.exceptions import NoSuchJobError
 from rq.job import Job, JobStatus
 
+from taskguard.engine.drive import end_queued
 from taskguard.guard import Guard
 from taskguard.policy import Policy
 from taskguard.rq.noted import NotedJob, noted_class
 from taskguard.rq.owner import is_other_run, job_id_of
 from taskguard.rules import MICROS
-from taskguard.store import Claimant, Ending, Entry, Held, How, Lease, Store
+from taskguard.store import Claimant, Ending, Entry, Held, How, Store
 
 APPEARS_WITHIN = 1.0
 """Between its claim and its enqueueing a job is not to be found in RQ. After so long its caller has died in between."""
@@ -105,7 +106,7 @@ class Twin:
     def end(self, guard: Guard, policy: Policy) -> None:
         """RQ has given it up: its place is free. If a worker has started it all the same, it is left alone."""
         how: How = "expired" if self.job is None else "revoked"
-        if end_queued(guard, policy, self.held.key, self.held.owner, Ending(how=how, keep_for=policy.keep)):
+        if end_queued(guard, self.held.key, self.held.owner, Ending(how=how, keep_for=policy.keep)):
             claimant = Claimant(self.held.key, self.held.owner, "")
             guard.tell("released", claimant, detail=f"{how}: RQ has no such job to run")
 
@@ -116,16 +117,3 @@ def _is_in_the_way(parent: Job, job: Job) -> bool:
     return status in (JobStatus.CANCELED, JobStatus.STOPPED) or (
         status == JobStatus.FAILED and not job.allow_dependency_failures
     )
-
-
-def end_queued(guard: Guard, policy: Policy, key: str, owner: str, ending: Ending) -> bool:
-    """End a job that is queued, and will not run.
-
-    By its owner's name alone the store would give the same receipt to a run that has begun meanwhile. So the entry is
-    adopted first, which only one can do, and then released under that lease.
-    """
-    entry = guard.store.get(key)
-    if entry is None or entry.state != "queued" or entry.owner != owner:
-        return False
-    _, answer = guard.ask(guard.new_claim(key, owner, policy), tell=False, patience=0.0)
-    return isinstance(answer, Lease) and guard.store.release(answer, ending)

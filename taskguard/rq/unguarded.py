@@ -6,12 +6,12 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from taskguard.engine.drive import end_queued
 from taskguard.errors import StoreError
 from taskguard.places import queue_entries_of
 from taskguard.policy import Policy
 from taskguard.rq.guarding import Settings, guard_on, own_namespace
 from taskguard.rq.owner import owner_of
-from taskguard.rq.twin import end_queued
 from taskguard.store import Ending
 from taskguard.switch import is_off
 
@@ -36,4 +36,4 @@ def let_run(job: NotedJob) -> None:
     policy, owner = Policy.trusted(), owner_of(job.id, job.repeats_left, note.run)
     with suppress(StoreError):
         for name in queue_entries_of(note.key):
-            end_queued(guard, policy, name, owner, Ending(keep_for=policy.keep))
+            end_queued(guard, name, owner, Ending(keep_for=policy.keep))

@@ -22,13 +22,11 @@ from rq.worker import BaseWorker
 
 from taskguard.history import flush_all
 from taskguard.rq import singleton_task  # noqa: F401 - so that no work horse has to import it
-from taskguard.rq.answer import NothingToTell
-from taskguard.rq.delivery import ATTEMPT
+from taskguard.rq.delivery import ATTEMPT  # nor this
 from taskguard.rq.guarding import warm
 from taskguard.rq.noted import PutBack, is_scheduled_again, noted, noted_class
-from taskguard.rq.run import Run  # noqa: F401 - nor this
-from taskguard.rq.settle import settle_for
-from taskguard.rq.slot import put_back_if_stuck, settle_slot, slot_of
+from taskguard.rq.replay import NothingToTell
+from taskguard.rq.settle import defer_if_stuck, settle_for
 from taskguard.switch import is_off
 
 SETTLE_WITHIN = 60
@@ -116,15 +114,11 @@ class GuardedWorkerMixin(BaseWorker):
             attempt = execution.id if execution is not None and execution.job_id == job.id else ""
             is_stopped = self._stopped_job_id == job.id
 
-            if not attempt and put_back_if_stuck(job, queue):
+            if not attempt and defer_if_stuck(job, queue):
                 return
 
             def settle() -> bool:
-                is_elsewhere = settle_slot(job, attempt, is_stopped=is_stopped)
-                guarded = noted(job).guard_at(queue)
-                if guarded is None:
-                    return is_elsewhere
-                return settle_for(job, guarded, attempt, is_stopped=is_stopped) or is_elsewhere
+                return settle_for(job, noted(job).guard_at(queue), attempt, is_stopped=is_stopped)
 
             if _in_a_child(settle):
                 gone = "its horse is gone, and another worker has the job"
@@ -196,7 +190,7 @@ def _is_leftover(job: Job, queue: Queue) -> bool:
     if job.get_status(refresh=False) not in (JobStatus.FINISHED, JobStatus.FAILED) or is_scheduled_again(job):
         return False
     try:
-        return slot_of(job) is not None or noted(job).guard_at(queue) is not None
+        return noted(job).note.slot is not None or noted(job).guard_at(queue) is not None
     except Exception:
         return False  # it cannot be found, or read: RQ says so
 

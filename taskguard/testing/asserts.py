@@ -61,7 +61,7 @@ def _looked_at(what: Any, args: Any, kwargs: Any) -> tuple[str, Any]:
     given = kwargs.pop("idempotency_key", None)
     key = guarded.keys.explicit(given) if given else guarded.key(*args, **kwargs)
     guarding = getattr(guarded, "guarding", None)
-    return key, guarding.guard.store if guarding is not None else guarded._own_store
+    return key, guarding.guard.store if guarding is not None else guarded.own_guard.store
 
 
 def _line(run: Lease, store: WatchedStore) -> str:

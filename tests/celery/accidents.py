@@ -24,9 +24,9 @@ def prepare(app: Celery) -> None:
     elif moment == "after the result":
         _die_in(type(app.backend), "mark_as_done", before=False)
     elif moment == "after the claim":
-        from taskguard.guard import Guard
+        from taskguard.celery.delivery import CeleryDelivery
 
-        _die_in(Guard, "begin", before=False)
+        _die_in(CeleryDelivery, "work", before=False)
 
 
 def _die_in(owner: type, name: str, *, before: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from celery.exceptions import Ignore
 
 from taskguard import LeaseLostError, StaleFenceError, StoreUnavailableError, current_fence
 from taskguard.celery import install
+from taskguard.celery.delivery import Deferred
 from taskguard.celery.guarding import guarding_of
-from taskguard.celery.message import PutBack, Skipped
 from taskguard.celery.scheduled import make_aware
 from taskguard.schedule import Slot, claim_of
 from taskguard.store import Lease
@@ -94,11 +95,10 @@ def test_what_a_body_says_when_it_ends_does_not_decide_whether_it_comes_again(ma
     assert (run.state, run.how) == ("free", "ignored")
 
 
-def test_a_job_that_is_put_back_is_known_in_the_process_around_it():
+def test_a_job_that_is_deferred_is_known_in_the_process_around_it():
     """What a child of the pool raises is pickled."""
-    for error in (PutBack("put back: why"), Skipped("why")):
-        again = pickle.loads(pickle.dumps(error))
-        assert type(again) is type(error) and str(again) == str(error)
+    again = pickle.loads(pickle.dumps(Deferred("deferred: why")))
+    assert type(again) is Deferred and str(again) == "deferred: why"
 
 
 @pytest.mark.parametrize("make", [make_task, make_plain])
@@ -159,8 +159,8 @@ def test_the_next_delivery_of_a_scheduled_job_knows_of_the_outage(make, monkeypa
     [message] = sent(task.app)
     assert message.headers["taskguard_after_outage"] is True
     asked = []
-    begin = guard.begin
-    monkeypatch.setattr(guard, "begin", lambda *a, **o: asked.append(o["after_outage"]) or begin(*a, **o))
+    ask = guard.ask
+    monkeypatch.setattr(guard, "ask", lambda *a, **o: asked.append(o["after_outage"]) or ask(*a, **o))
     deliver(task, slot.job_id, 1, **ours_of(message))
     assert task.app.ran == [1] and set(asked) == {True}
 
@@ -170,7 +170,8 @@ def test_the_store_goes_away_before_it_hears_that_a_slot_is_skipped(chosen, monk
     task = make_plain(lambda: None, taskguard_on_store_error=chosen)
     entry = every(3600, overlap="skip")
     store = guarding_of(task.app).guard.store
-    assert isinstance(store.claim(claim_of(entry.slot(AT).note(), "another", 60)), Lease)
+    queued = replace(claim_of(entry.slot(AT).note(), "another", 60), state="queued")
+    assert isinstance(store.claim(queued), Lease)
     slot = entry.slot(AT + 3_600_000_000)
     monkeypatch.setattr(store, "release", away)
     assert deliver_slot(task, slot).info.state == "IGNORED"

@@ -56,7 +56,7 @@ def test_a_wrong_setting_is_told_at_the_first_call_and_nothing_is_published(wron
     def add(a):
         return a
 
-    with pytest.raises(ConfigurationError, match=f"taskguard_{next(iter(wrong))}="):
+    with pytest.raises(ConfigurationError, match=f"taskguard_{next(iter(wrong))}"):
         add.delay(1)
     assert not sent(app)
 
@@ -121,8 +121,8 @@ def test_an_app_that_has_no_store_is_told_what_to_set(broker):
         ("queued_for", True, "no duration"),
         ("republish_after", "5", "no duration"),
         ("listeners", ["print"], "no list of functions"),
-        ("namespace", "", "no name"),
-        ("namespace", 3, "no name"),
+        ("namespace", "", "must be a non-empty text"),
+        ("namespace", 3, "must be a non-empty text"),
         ("tasks", ["billing.*"], "options by pattern"),
     ],
 )

@@ -14,9 +14,10 @@ from celery.worker.request import Request
 
 from taskguard.celery import install, settling, singleton_task
 from taskguard.celery.guarding import guarding_of
-from taskguard.celery.headers import ATTEMPT, Headers
+from taskguard.celery.headers import ATTEMPT, with_envelope
 from taskguard.celery.later import Later
 from taskguard.celery.scheduled import make_aware
+from taskguard.engine.envelope import Envelope
 from taskguard.errors import StoreUnavailableError
 from taskguard.schedule import claim_of
 from taskguard.store import Lease, Store
@@ -81,7 +82,7 @@ def test_what_celery_has_given_up_is_settled_as_soon_as_the_store_is_back(monkey
     monkeypatch.setattr(settling, "LEAVE_ALONE", 0.05)
     store = AwayOnce(MemoryStore())
     task = plain(make_app(store))
-    request = request_of(task, **Headers(id=SLOT.job_id, slot=SLOT.note().as_dict()).within({}))
+    request = request_of(task, **with_envelope({}, Envelope(id=SLOT.job_id, slot=SLOT.note().as_dict())))
     claim = claim_of(SLOT.note(), SLOT.job_id, 30, request._request_dict[ATTEMPT], kept=True)
     assert isinstance(store.claim(claim), Lease)
     try:
@@ -97,7 +98,9 @@ def test_what_celery_has_given_up_is_settled_as_soon_as_the_store_is_back(monkey
 def test_a_store_that_was_away_just_before_the_worker_ends_is_asked_once_more(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(settling, "later", Later())
     store = AwayOnce(MemoryStore())
-    request = request_of(plain(make_app(store)), **Headers(id=SLOT.job_id, slot=SLOT.note().as_dict()).within({}))
+    request = request_of(
+        plain(make_app(store)), **with_envelope({}, Envelope(id=SLOT.job_id, slot=SLOT.note().as_dict()))
+    )
     claim = claim_of(SLOT.note(), SLOT.job_id, 30, request._request_dict[ATTEMPT], kept=True)
     assert isinstance(store.claim(claim), Lease)
     request._taskguard.settle("failed")

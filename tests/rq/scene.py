@@ -21,9 +21,10 @@ from rq.cron import CronJob
 from rq.job import Job
 
 import tests.scene
+from taskguard.engine.envelope import Envelope
 from taskguard.rq import GuardedQueue, GuardedSimpleWorker
 from taskguard.rq.guarding import guard_on
-from taskguard.rq.note import Note
+from taskguard.rq.note import read
 from taskguard.rq.noted import NOTE
 from taskguard.rq.publishing import Publisher
 from taskguard.schedule import Slot
@@ -231,9 +232,9 @@ class Scene(tests.scene.Scene):
     def fetch(self, job: Any) -> Job:
         return Job.fetch(job.id, self.connection, serializer=self.queue.serializer)
 
-    def note(self, job: Any) -> Note:
+    def note(self, job: Any) -> Envelope:
         """What the guard has written down with the job."""
-        return Note.read(self.connection.hget(job.key, NOTE))
+        return read(self.connection.hget(job.key, NOTE))
 
     @property
     def idle_workers(self) -> list[Any]:

@@ -10,7 +10,7 @@ import pytest
 from rq import Retry
 
 from taskguard import ConfigurationError
-from taskguard.rq import GuardedQueue, GuardedSimpleWorker, obtaining
+from taskguard.rq import GuardedQueue, GuardedSimpleWorker, delivery
 from taskguard.rq.guarding import JobGuard, guard_for
 from tests.rq import jobs, named
 from tests.rq.scene import OURS, Scene
@@ -101,14 +101,14 @@ def test_options_that_cannot_work_are_an_error_when_the_function_is_called(scene
 def test_a_worker_that_looks_at_another_namespace_refuses_and_says_so(
     scene: Scene, queue: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(obtaining, "OTHER_STORE", 0.0)
+    monkeypatch.setattr(delivery, "OTHER_STORE", 0.0)
     elsewhere = named.Elsewhere(queue.name, connection=scene.connection)
     job = elsewhere.enqueue(named.charge, scene.key, value=1)
     work = GuardedSimpleWorker([queue], connection=scene.connection, queue_class=named.ByName)
     work.work(burst=True, max_jobs=1)
 
     assert scene.status(job) == "queued" and scene.runs == 0
-    assert "looks at another store" in caplog.text and "namespace" in caplog.text
+    assert "uses another store" in caplog.text and "namespace" in caplog.text
     work = GuardedSimpleWorker([elsewhere], connection=scene.connection, queue_class=named.Elsewhere)
     work.work(burst=True, max_jobs=1)
     assert scene.result(job) == 1
@@ -118,7 +118,7 @@ def test_a_worker_that_looks_at_another_server_refuses(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """One has the store of the queue, the other one a store of its own."""
-    monkeypatch.setattr(obtaining, "OTHER_STORE", 0.0)
+    monkeypatch.setattr(delivery, "OTHER_STORE", 0.0)
     with closing(require("redis-8")) as server:
 
         class Aside(GuardedQueue):
@@ -134,7 +134,7 @@ def test_a_worker_that_looks_at_another_server_refuses(
         own = named.ByName(scene.queue.name, connection=scene.connection)
         job = own.enqueue(named.charge, scene.key, value=1)
         work(Aside)
-        assert scene.status(job) == "queued" and "looks at another store" in caplog.text
+        assert scene.status(job) == "queued" and "uses another store" in caplog.text
         work(Same)  # the same server, by its address
         assert scene.result(job) == 1
         aside = Aside(scene.queue.name, connection=scene.connection)

@@ -17,7 +17,6 @@ from rq.job import Job
 
 from taskguard import ConfigurationError, DuplicateTaskError, PayloadMismatchError
 from taskguard.rq import GuardedQueue
-from taskguard.rq.delivery import Delivery
 from tests.rq import jobs
 from tests.rq.scene import OURS, PLAIN, Scene, mostly_ours
 from tests.waiting import wait_until
@@ -424,10 +423,9 @@ def test_run_once_more_takes_arguments_that_no_key_could_be_made_of(scene: Scene
 def test_what_tells_two_calls_apart_is_the_same_for_the_caller_and_the_worker(scene: Scene):
     claimed = scene.call("more", value=1)
     left = Queue(scene.queue.name, connection=scene.connection).enqueue(jobs.more, scene.key, value=1)
-    at_worker = Delivery(left, jobs.more.taskguard)
-    at_worker.find_key((scene.key,), {"value": 1})
+    at_worker = jobs.more.taskguard.identified(scene.note(left), (scene.key,), {"value": 1})
 
-    assert at_worker.note.payload == scene.note(claimed).payload
+    assert at_worker.payload == scene.note(claimed).payload
 
 
 def test_a_joined_job_fails_as_its_twin_does(scene: Scene):

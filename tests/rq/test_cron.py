@@ -351,8 +351,8 @@ def test_a_failed_job_that_is_requeued_runs_again(scene: Scene, hand: Hand):
 
 
 def test_a_run_that_has_lost_its_slot_comes_again(scene: Scene, hand: Hand):
-    """And the key of its function is free meanwhile: it has not failed."""
-    hand.register(timed.brief, "hourly", "wait")
+    """Of a plain function; that of a guarded one goes on, as its own key is what counts."""
+    hand.register(timed.plain, "hourly", "wait")
     hand.look(1)
     (job_id,) = scene.queue.job_ids
     scene.start_worker()

@@ -14,9 +14,10 @@ from rq import Queue, Retry
 from rq.serializers import DefaultSerializer, JSONSerializer
 
 from taskguard import ConfigurationError, Debounce, Fence
+from taskguard.engine.envelope import Envelope
 from taskguard.outcomes import NotKept
 from taskguard.rq import CallInfo, GuardedQueue, singleton_task
-from taskguard.rq.note import Note
+from taskguard.rq.note import read, written
 from taskguard.rq.outcomes import QueueOutcomes
 from taskguard.rq.owner import job_id_of, owner_of, shown
 from taskguard.store import Claimant
@@ -183,10 +184,10 @@ def test_listeners_are_told(scene: Scene):
 
 
 def test_a_note_is_read_as_it_was_written():
-    note = Note(key="k", join="rq:two", since=1.5)
+    note = Envelope(key="k", join="rq:two", since=1.5)
 
-    assert Note.read(note.written()) == note and Note.read(None) == Note()
-    assert note.as_new() == Note(key="k")
+    assert read(written(note)) == note and read(None) == Envelope()
+    assert note.as_new() == Envelope(key="k")
 
 
 def test_an_owner_names_its_job():

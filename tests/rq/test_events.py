@@ -12,6 +12,7 @@ from rq.command import send_stop_job_command
 from rq.job import Callback, Job
 from rq.registry import FailedJobRegistry
 
+from taskguard.rq.note import written
 from taskguard.rq.noted import NOTE
 from tests.rq import jobs
 from tests.rq.scene import OURS, PLAIN, Scene, both_workers, mostly_ours
@@ -538,7 +539,7 @@ def test_a_requeued_job_meets_a_twin_and_joins_it(scene: Scene):
 @pytest.mark.parametrize("then", ["return", "fail"])
 def test_a_copy_of_a_job_that_joined_and_does_not_know_of_it_does_not_run(scene: Scene, kind: str, then: str):
     job = _joined(scene, then)
-    scene.connection.hset(job.key, NOTE, scene.note(job).as_new().written())
+    scene.connection.hset(job.key, NOTE, written(scene.note(job).as_new()))
     scene.queue.push_job_id(job.id)
     scene.burst(kind)
 

@@ -11,6 +11,7 @@ from rq import Queue, Retry
 from rq.job import Job
 from rq.registry import FailedJobRegistry
 
+from taskguard.engine.drive import end_queued
 from taskguard.rq import twin
 from taskguard.store import Completed, Ending, Held, Lease
 from tests.rq import jobs
@@ -229,7 +230,7 @@ def test_a_job_that_starts_while_it_is_being_ended_is_left_alone(scene: Scene, m
     monkeypatch.setattr(guard.store, "get", lambda key: (guard.ask(start), entry)[1])
     ending = Ending(how="revoked", keep_for=60)
 
-    assert not twin.end_queued(guard, guarded.policy, entry.key, entry.owner, ending)
+    assert not end_queued(guard, entry.key, entry.owner, ending)
     again = guard.ask(guard.new_claim(entry.key, entry.owner, guarded.policy))[1]
     assert isinstance(again, Held) and again.state == "running"
 
@@ -240,6 +241,6 @@ def test_a_job_that_is_ended_while_it_is_queued_has_its_receipt(scene: Scene):
     guard = guarded.guard(scene.connection, scene.queue.serializer)
     entry = guard.store.get(guarded.key(scene.key))
 
-    assert twin.end_queued(guard, guarded.policy, entry.key, entry.owner, Ending(how="revoked", keep_for=60))
+    assert end_queued(guard, entry.key, entry.owner, Ending(how="revoked", keep_for=60))
     assert isinstance(guard.ask(guard.new_claim(entry.key, entry.owner, guarded.policy))[1], Completed)
     assert isinstance(guard.ask(guard.new_claim(entry.key, "rq:other", guarded.policy))[1], Lease)

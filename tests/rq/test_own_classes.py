@@ -15,6 +15,7 @@ from rq.timeouts import JobTimeoutException, UnixSignalDeathPenalty
 
 from taskguard.rq import GuardedSimpleWorker
 from taskguard.rq.clock import JobClock
+from taskguard.rq.note import written
 from taskguard.rq.noted import NOTE
 from taskguard.stores.redis import RedisStore
 from tests.rq import jobs
@@ -149,7 +150,7 @@ def test_a_function_that_is_enqueued_by_another_name_is_guarded(scene: Scene, ki
 
 def test_a_note_that_a_newer_version_wrote_can_be_read(scene: Scene):
     job = scene.call(value=1)
-    scene.connection.hset(job.key, NOTE, json.dumps({**json.loads(scene.note(job).written()), "newer": 1}))
+    scene.connection.hset(job.key, NOTE, json.dumps({**json.loads(written(scene.note(job))), "newer": 1}))
     scene.work()
 
     assert scene.result(job) == 1 and scene.runs == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -108,8 +109,8 @@ def test_the_next_delivery_of_a_scheduled_job_knows_of_the_outage(
         patch.setattr(RedisStore, "claim", away)
         scene.work(max_jobs=1)
     assert scene.note(job).after_outage
-    asked, begin = [], Guard.begin
-    monkeypatch.setattr(Guard, "begin", lambda *a, **o: asked.append(o["after_outage"]) or begin(*a, **o))  # type: ignore[func-returns-value]
+    asked, ask = [], Guard.ask
+    monkeypatch.setattr(Guard, "ask", lambda *a, **o: asked.append(o["after_outage"]) or ask(*a, **o))  # type: ignore[func-returns-value]
     scene.work(max_jobs=1)
 
     assert scene.status(job) == "finished" and set(asked) == {True}
@@ -117,7 +118,8 @@ def test_the_next_delivery_of_a_scheduled_job_knows_of_the_outage(
 
 def test_the_store_goes_away_before_it_hears_that_a_slot_is_skipped(scene: Scene, monkeypatch: pytest.MonkeyPatch):
     entry, guard = every(3600, scene.key, overlap="skip"), guard_on(scene.connection, scene.queue.serializer)
-    assert isinstance(guard.store.claim(claim_of(entry.slot(AT).note(), "another", 60)), Lease)
+    queued = replace(claim_of(entry.slot(AT).note(), "another", 60), state="queued")
+    assert isinstance(guard.store.claim(queued), Lease)
     job = scene.publish(entry.slot(AT + 3_600_000_000), jobs.plain, scene.key)
     monkeypatch.setattr(guard, "patience", 0.0)
     monkeypatch.setattr(RedisStore, "release", away)

@@ -12,7 +12,6 @@ import pytest
 from rq import Queue
 
 from taskguard import PayloadMismatchError
-from taskguard.rq.delivery import Delivery
 from tests.bodies import DIRECTORY
 from tests.rq import shared
 from tests.rq.scene import OURS, Scene, WorkerProcess
@@ -127,8 +126,7 @@ def test_a_worker_compares_the_function_too(both: tuple[Scene, ModuleType]):
     scene, module = both
     scene.queue.enqueue(module.charge, scene.key, idempotency_key="order")
     job = Queue(scene.queue.name, connection=scene.connection).enqueue(module.refund, scene.key)
-    delivery = Delivery(job, module.refund.taskguard)
-    delivery.change(idempotency_key="order")
-    delivery.find_key((scene.key,), {})
+    note = scene.note(job)._replace(idempotency_key="order")
+    at_worker = module.refund.taskguard.identified(note, (scene.key,), {})
 
-    assert delivery.note.payload.startswith("tests.rq.shared.refund:")
+    assert at_worker.payload.startswith("tests.rq.shared.refund:")

@@ -103,7 +103,7 @@ def test_when_the_one_more_run_looks_for_its_place(scene: Scene, flaky: Any, cho
     policy = jobs.more.taskguard.policy
     _, lease = store.guard.ask(store.guard.new_claim(store.key(scene.key), "of another queue", policy))
     job = scene.call("more")
-    assert scene.note(job).place.endswith(":next")
+    assert scene.note(job).queue_entry.endswith(":next")
     store.guard.store.forget(lease.key)
     store.goes_away_after(0, "get")
     work_once(scene)

@@ -12,7 +12,6 @@ from rq.job import Callback
 from taskguard.rq.guarding import Settings
 from taskguard.rq.owner import owner_of
 from taskguard.rq.settle import settle_for
-from taskguard.rq.slot import settle_slot
 from taskguard.schedule import claim_of
 from taskguard.store import Lease
 from tests.rq import jobs
@@ -180,7 +179,7 @@ def test_a_slot_whose_process_is_gone_waits_as_long_as_any_other_job_for_its_ret
     guard = jobs.job_.taskguard.guard(scene.connection, scene.queue.serializer)
     assert isinstance(guard.store.claim(claim_of(slot.note(), job.id, 60, "gone")), Lease)
     job.retries_left = 1
-    settle_slot(job, "gone", is_stopped=False)
+    settle_for(job, jobs.job_.taskguard, "gone")
 
     run = scene.entry_of(slot.run_key)
     assert run.state == "queued" and run.remaining == pytest.approx(Settings().queued_for, abs=5)

@@ -18,7 +18,7 @@ from kombu import Connection
 
 from taskguard.celery import install
 from taskguard.celery.beat import Guarded, GuardedScheduler, guarded
-from taskguard.celery.headers import Headers
+from taskguard.celery.headers import envelope_in
 from taskguard.celery.timetable import schedule_of
 from taskguard.schedule import Interval, Note, claim_of
 from taskguard.schedule.boundaries import MICROS, micros, moment_of
@@ -70,7 +70,7 @@ class Hall:
 
     def slots(self) -> list[tuple[str, float]]:
         """Entry and seconds since the start, of each message."""
-        notes = [Note.of(Headers.of(message.headers, message.headers["id"]).slot) for message in self.messages()]
+        notes = [Note.of(envelope_in(message.headers, message.headers["id"]).slot) for message in self.messages()]
         assert all(notes)
         return [(note.schedule, note.at - START.timestamp()) for note in notes if note]
 
@@ -392,7 +392,7 @@ def test_the_message_of_a_one_off_entry_of_django_may_be_lost(periodic: Callable
     assert hall.slots() == [("a", 10)]
     hall.pass_time(8)
     [found] = hall.messages()
-    note = Note.of(Headers.of(found.headers, found.headers["id"]).slot)
+    note = Note.of(envelope_in(found.headers, found.headers["id"]).slot)
     assert note is not None and note.at == START.timestamp() + 10
     lease = hall.store.claim(claim_of(note, found.headers["id"], 30))
     hall.store.complete(lease, Ending(how="succeeded", keep_for=60))

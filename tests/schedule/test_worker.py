@@ -15,7 +15,8 @@ import redis
 from celery import Celery
 
 from taskguard import open_store
-from taskguard.celery.headers import Headers
+from taskguard.celery.headers import with_envelope
+from taskguard.engine.envelope import Envelope
 from taskguard.schedule import Slot
 from taskguard.schedule.boundaries import MICROS
 from taskguard.store import Claim, Claimant, Ending, How, Lease
@@ -45,7 +46,7 @@ def sender(place: Yard) -> Callable[[Slot, str], None]:
     app = client(place)
 
     def send(slot: Slot, task: str, expires: float | None = None, limit: int | None = None, **kwargs: Any) -> None:
-        headers = Headers(id=slot.job_id, slot=slot.note().as_dict()).within({})
+        headers = with_envelope({}, Envelope(id=slot.job_id, slot=slot.note().as_dict()))
         app.send_task(task, (), kwargs, task_id=slot.job_id, headers=headers, expires=expires, time_limit=limit)
 
     return send
@@ -122,12 +123,13 @@ def test_messages_of_slots(redis_server: RedisServer, tmp_path: Path):
             assert {(line["slot"], line["key"]) for line in begun} == {(slot.at / MICROS, slot.key)}
             assert store.get(slot.run_key).payload == str(slot.at)  # no scheduler can make the message of a retry
 
-        # One that meets the run of another slot, and begins as its own key is free, has its retry too.
+        # One that meets the run of another slot is skipped, though its own key is free.
         slot = slot_of(place, "guarded flaky", ago=1)
         other = Claim(slot.run_key, "another slot's", "attempt", lease=60, keep_for=60)
         assert isinstance(store.claim(other), Lease)
         send(slot, "guarded_flaky")
-        ledger.wait_for("end", job=slot.job_id)
+        ledger.wait_for("slot_skipped", job=slot.job_id)
+        assert ledger.count("start", slot=slot.at / MICROS, entry="guarded flaky") == 0
 
         # A guarded run that is cancelled ends, and frees its own key for the next; one in the queue does not begin.
         # So is one that schedulers have given up.

@@ -20,7 +20,7 @@ def short(value: object) -> str:
     ("key", "said"),
     [
         ("", "empty"),
-        (7, "not a text"),
+        (7, "must be a non-empty text"),
         ("a\0b", "NUL"),
         ("a\ud800", "lone surrogate.*replace"),
         ("x" * 1025, "1025 bytes.*1024.*digest"),

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, TaskRevokedError
 
-from taskguard.celery.delivery import Delivery
-from taskguard.celery.headers import Headers
 from taskguard.celery.result import failure_of
+from taskguard.engine.envelope import Envelope
 from taskguard.errors import DuplicateTaskError, OutcomeNotKeptError, StoreError
 from taskguard.outcomes import NotKept
 from taskguard.places import job_of
 from taskguard.store import Claimant, Completed, Held
+
+if TYPE_CHECKING:
+    from taskguard.celery.delivery import CeleryDelivery
 
 ROUNDS_TO_ANSWER = 4
 """As long as after so many rounds, two to four seconds, it waits for another process to tell of the end of its job."""
@@ -25,76 +27,76 @@ ABOUT_TO_GO = 30.0
 _logger = logging.getLogger("taskguard")
 
 
-def answer(it: Delivery, done: Completed) -> Any:
-    """Answer with how it ended, as Celery would have; drop a leftover copy of what was answered."""
+def replay(it: CeleryDelivery, done: Completed) -> Any:
+    """Answer with how the work ended, as Celery would have; drop a leftover copy of what was answered."""
     own = done.owner == it.id
-    it.free_place()
-    is_refusal = own and done.how == "skipped" and it.conflict == "raise"
-    is_further_call = own and bool(it.message.headers.call)
+    is_further_call = own and bool(it.message.envelope.call)
+    is_refusal = own and done.how == "skipped" and it.is_refused_at_once
     if not is_refusal and done.how not in ("succeeded", "failed"):
         _end_without_outcome(it, done, is_further_call)
     if own and not is_further_call and _was_answered(it, done):
-        raise Ignore(f"{it.key}: {done.how} before, and answered")
+        raise Ignore(f"{it.name}: {done.how} before, and answered")
     if own and it.message.is_linked and not done.answered and not _is_about_to_go(it, done):
         _let_it_be_answered(it)
     if is_further_call and it.message.is_linked:
         _claim_call(it)
-    if is_refusal:
-        it.note_end("skipped")
-        raise DuplicateTaskError(it.key, done.twin, "running", done.at, done.token)
     it.note_end(done.how)
+    if is_refusal:
+        raise DuplicateTaskError(done.key, done.twin, "running", done.at, done.token)
     if done.how == "succeeded":
         return _value_of(it, done)
     raise failure_of(it.guarding.outcomes, done)
 
 
-def claimant_of_call(headers: Headers, attempt: str) -> Claimant:
+def claimant_of_call(envelope: Envelope, attempt: str) -> Claimant:
     """Who answers one call of an id that was called several times: each call has an entry of its own."""
-    return Claimant(f"{job_of(headers.key, headers.id)}:{headers.call}", headers.id, attempt)
+    return Claimant(f"{job_of(envelope.key, envelope.id)}:{envelope.call}", envelope.id, attempt)
 
 
-def _claim_call(it: Delivery) -> None:
+def _claim_call(it: CeleryDelivery) -> None:
     """Whoever is granted it answers what is linked to this call; a leftover copy of its message is not."""
-    name = claimant_of_call(it.message.headers, "").key
-    it.claim = it.guard.new_claim(name, it.id, it.policy, attempt=it.attempt)
+    assert it.guarded is not None
+    envelope = it.message.envelope
+    name = claimant_of_call(envelope, "").key
     try:
-        found = it.guard.ask(it.claim, tell=False)[1]
+        found = it.guard.ask(it.guard.new_claim(name, it.id, it.guarded.policy, attempt=it.attempt), tell=False)[1]
     except StoreError as error:
-        it.put_back(f"the store does not say whether this call was answered: {error}")
+        it.defer(envelope, f"cannot learn whether this call was answered: {error}")
     if isinstance(found, Completed):
-        raise Ignore(f"{it.key}: this call of {it.id} was answered before")
+        raise Ignore(f"{it.name}: this call of it was answered before")
     if isinstance(found, Held):
-        it.put_back("another delivery of it is being answered", within=found.remaining)
-    _logger.info("%s[%s] ended before: what is linked to this call gets its outcome", it.task.name, it.id)
+        it.defer(envelope, "is being answered by another delivery", found.remaining)
+    _logger.info("%s ended before: what is linked to this call gets its outcome", it.name)
 
 
-def _end_without_outcome(it: Delivery, done: Completed, is_further_call: bool) -> NoReturn:
+def _end_without_outcome(it: CeleryDelivery, done: Completed, is_further_call: bool) -> NoReturn:
     if is_further_call and it.message.is_linked:
         if done.how in ("revoked", "expired"):
             _claim_call(it)
             it.note_end(done.how)
             raise TaskRevokedError(done.how)
         # As in Celery: nothing follows a job that raises Ignore or Reject.
-        _logger.warning("%s[%s] was %s before: nothing that is linked to it runs", it.task.name, it.id, done.how)
-    raise Ignore(f"{it.key}: {done.how} before")
+        _logger.warning("%s was %s before: nothing that is linked to it runs", it.name, done.how)
+    raise Ignore(f"{it.name}: {done.how} before")
 
 
-def _let_it_be_answered(it: Delivery) -> None:
+def _let_it_be_answered(it: CeleryDelivery) -> None:
     """Once: between the end of a job and the mark that its callbacks were sent, a copy of its message may come.
 
     If there is no mark after a while, the process that had the job died in between.
     """
-    if it.message.headers.unanswered or it.request.is_eager:
-        return
-    it.change(unanswered=True, rounds=ROUNDS_TO_ANSWER)
-    it.put_back("it has ended, and may just be being answered")
+    envelope = it.message.envelope
+    if not envelope.unanswered and not it.request.is_eager:
+        envelope = envelope._replace(unanswered=True, rounds=ROUNDS_TO_ANSWER + 1)
+        it.defer(envelope, "has ended, and may just be being answered")
 
 
-def _is_about_to_go(it: Delivery, done: Completed) -> bool:
-    return time.time() > done.at + it.policy.keep - ABOUT_TO_GO
+def _is_about_to_go(it: CeleryDelivery, done: Completed) -> bool:
+    assert it.guarded is not None
+    return time.time() > done.at + it.guarded.policy.keep - ABOUT_TO_GO
 
 
-def _was_answered(it: Delivery, done: Completed) -> bool:
+def _was_answered(it: CeleryDelivery, done: Completed) -> bool:
     """If nothing goes on after this job, all there was to do is to store its result."""
     if done.answered:
         return True
@@ -105,12 +107,12 @@ def _was_answered(it: Delivery, done: Completed) -> bool:
     try:
         state: str | None = it.task.backend.get_task_meta(it.id).get("status")
     except Exception as error:  # whatever the backend's driver raises: the same answer again does no harm
-        _logger.warning("%s[%s] is answered again, its result cannot be looked for: %s", it.task.name, it.id, error)
+        _logger.warning("%s is answered again, its result cannot be looked for: %s", it.name, error)
         return False
     return state == ("SUCCESS" if done.how == "succeeded" else "FAILURE")
 
 
-def _value_of(it: Delivery, done: Completed) -> Any:
+def _value_of(it: CeleryDelivery, done: Completed) -> Any:
     problem = "it was too large, or could not be written down"
     if done.outcome is not None:
         try:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rq.job import Job, JobStatus
 
 from taskguard.errors import EarlierFailureError, OutcomeNotKeptError
 from taskguard.outcomes import NotKept
-from taskguard.rq.delivery import Delivery
 from taskguard.rq.owner import job_id_of, shown
 from taskguard.store import Completed
+
+if TYPE_CHECKING:
+    from taskguard.rq.delivery import RQDelivery
 
 
 class NothingToTell(Exception):  # noqa: N818 - no error: this delivery ends, and the job is another one's
     """A guarded worker ends this execution and writes nothing to the job."""
 
 
-def answer(it: Delivery, done: Completed) -> Any:
-    it.free_place()
-    if done.owner != it.owner and (done.how == "failed" or it.job.is_scheduled_again):
+def replay(it: RQDelivery, done: Completed) -> Any:
+    if not it.is_this_job(done.owner) and (done.how == "failed" or it.job.is_scheduled_again):
         it.note_end()  # it has its receipt, so what is enqueued from now on is another occurrence
     if it.has_our_worker and it.is_this_job(done.owner):
         status = it.status()
@@ -31,16 +32,16 @@ def answer(it: Delivery, done: Completed) -> Any:
     words = f"it was {done.how}"
     if done.outcome is not None:
         with suppress(NotKept):
-            words = it.guard.outcomes.decode_error(done.outcome)
+            words = it.guards[-1].outcomes.decode_error(done.outcome)
     it.forget_waiting()
     raise EarlierFailureError(done.key, shown(done.owner), words)
 
 
-def _value_of(it: Delivery, done: Completed) -> Any:
+def _value_of(it: RQDelivery, done: Completed) -> Any:
     problem = "it was too large, or could not be written down"
     if done.outcome is not None:
         try:
-            return it.guard.outcomes.decode(done.outcome)
+            return it.guards[-1].outcomes.decode(done.outcome)
         except NotKept as error:
             problem = str(error)
     if it.job.result_ttl == 0:

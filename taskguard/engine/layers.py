@@ -1,0 +1,103 @@
+"""What one delivery claims, from the outside in: its slot's run if it is scheduled, then its key if it is guarded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from taskguard.engine.envelope import Envelope
+from taskguard.engine.value import Value
+from taskguard.places import job_of, next_of, place_of, run_of
+from taskguard.policy import Policy
+from taskguard.rules import MICROS
+from taskguard.schedule.entry import Note
+from taskguard.schedule.payload import write
+
+Conflict = Literal["skip", "raise", "wait"]
+
+
+class Terms(Value):
+    """What is the same for every delivery of one function on one queue."""
+
+    queued_for: float
+    republish_after: float
+    """Seconds after which the message of a queued job counts as lost."""
+    on_store_error: Literal["retry", "fail", "run_unguarded"] = "retry"
+    names_copies: bool = False
+    """Messages can be published again with a delay: one copy waits, under a name, and the others are dropped."""
+    trust_copy_for: float = 0.0
+    """Seconds that a named copy is trusted to be on its way."""
+
+
+class Facts(Value):
+    """What the queue says of this delivery."""
+
+    attempt: str
+    is_this_job: Callable[[str], bool]
+    """Whether an owner is this very job."""
+    awaited: bool = True
+    """Somebody may wait for the result under this very id."""
+    can_wait: bool = True
+    """False where nothing can be deferred: the caller runs the body itself, and waits for it."""
+    retried: bool = False
+    """If it is refused, its queue runs it again later: it has not ended then."""
+    reuses_ids: bool = False
+    """The queue runs one id many times, and knows to which of its occurrences an end belongs."""
+    shown: Callable[[str], str] = str
+    """An owner as people know it."""
+
+
+class Layer(Value):
+    """One claim of a delivery."""
+
+    owner: str
+    """The name of the job in this entry."""
+    entry: str
+    policy: Policy
+    conflict: Conflict
+    """What becomes of the job while another one has the entry."""
+    wait_up_to: float = float("inf")
+    slot: Note | None = None
+    """This is the run of that slot: nobody joins it, and only the fact that it ended is kept."""
+    payload: str = ""
+    """What the entry of a slot says of its run."""
+
+
+def key_layer(policy: Policy, envelope: Envelope, owner: str, slot: Note | None = None) -> Layer:
+    """The claim of a guarded function's own key."""
+    if slot is not None:  # of a scheduled job `overlap` says what happens, whatever its function was decorated with
+        own = slot.overlap == "allow_all"
+        entry = job_of(envelope.key, owner) if own else run_of(policy, envelope.key, envelope.join or owner)
+        return Layer(owner, entry, policy, _conflict_of(slot))
+    entry = run_of(policy, envelope.key, envelope.join or owner)
+    conflict = policy.on_conflict.run
+    if conflict == "wait":
+        return Layer(owner, entry, policy, "wait", policy.wait_up_to)
+    if conflict == "raise":
+        return Layer(owner, entry, policy, "raise")
+    # A place in the queue is held for the very purpose of running after the other one.
+    has_place = policy.hold == "one_queued_one_running" or is_next(envelope)
+    return Layer(owner, entry, policy, "wait" if has_place else "skip")
+
+
+def slot_layer(slot: Note, policy: Policy, owner: str, *, kept: bool) -> Layer:
+    """The claim of a scheduled job's slot: it adopts the run that the scheduler has queued for the job.
+
+    *kept*: the queue keeps the message until the job has ended. If its worker dies, it is to come again.
+    """
+    payload = write(round(slot.at * MICROS), kept=kept)
+    return Layer(owner, slot.run, policy, _conflict_of(slot), slot=slot, payload=payload)
+
+
+def _conflict_of(slot: Note) -> Conflict:
+    return "skip" if slot.overlap == "skip" else "wait"
+
+
+def queue_entry_of(policy: Policy, envelope: Envelope) -> str:
+    """The entry that holds the job's place in the queue; empty if it has none."""
+    return envelope.queue_entry or place_of(policy, envelope.key)
+
+
+def is_next(envelope: Envelope) -> bool:
+    """Whether this is the one more run of `run_once_more`."""
+    return bool(envelope.queue_entry) and envelope.queue_entry == next_of(envelope.key)

@@ -1,0 +1,244 @@
+"""How a delivery leaves: what it holds is settled from the inside out, and only then comes its last effect.
+
+A job that ends without a lease leaves a receipt, so that no other copy of its message runs; and its place in the queue
+becomes free.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from taskguard.engine.effects import (
+    Defer,
+    Drop,
+    Effect,
+    Ended,
+    GoOn,
+    Last,
+    Raise,
+    Reason,
+    Return,
+    RunBody,
+    RunUnguarded,
+    Settle,
+    Verb,
+)
+from taskguard.engine.envelope import Envelope
+from taskguard.engine.layers import Facts, Layer, Terms
+from taskguard.engine.value import Value
+from taskguard.errors import StoreError
+from taskguard.store import Completed, Entry, Held, How
+
+End = Literal["complete", "fail", "release", "requeue", "nothing"]
+"""What becomes of a claim: "fail" completes it where failures are reused, and releases it elsewhere."""
+
+
+COPY_RUNS = "another delivery of it runs"
+COPY_WAITS = "another copy of it waits"
+
+
+class Leaving(Value):
+    """The state of a delivery, and its way out. Every field is a value: a model keeps, compares and copies them."""
+
+    terms: Terms
+    facts: Facts
+    envelope: Envelope
+    """As it travels with the next message of the job."""
+    layers: tuple[Layer, ...]
+    queue_entry: str = ""
+    """Where the job's place in the queue is an entry of its own."""
+    phase: str = "new"
+    at: int = 0
+    """The layer that is being asked for."""
+    granted: tuple[int, ...] = ()
+    """The layers that are held."""
+    asked: bool = False
+    beside: bool = False
+    """It runs whoever holds the key (`enforce=False`), under an entry of its own."""
+    by_hand: bool = False
+    """Somebody ordered it to run again: that it failed before is not an answer."""
+    met_another: bool = False
+    """The store has said that another run has the key, whatever became of it since."""
+    met_itself: bool = False
+    """The last answer was that this very job has it."""
+    holder: Held | Entry | None = None
+    done: Completed | None = None
+    stamp: str = ""
+    has_receipt: bool = False
+    """The layer that was asked last has this job's receipt already."""
+    ended: Ended | None = None
+    steps: tuple[Effect, ...] = ()
+    then: Last | None = None
+
+    def names(self, at: int) -> tuple[str, str, str]:
+        """Under which a layer is settled."""
+        return self.entry(at), self.layers[at].owner, self.facts.attempt
+
+    def entry(self, at: int) -> str:
+        is_inner = at in (-1, len(self.layers) - 1)
+        return (
+            f"{self.layers[at].entry}:beside:{self.facts.attempt}"
+            if self.beside and is_inner
+            else self.layers[at].entry
+        )
+
+    def deferral(self, reason: Reason, holder: Held | Entry | None = None, within: float = float("inf")) -> Defer:
+        return Defer(self.envelope._replace(rounds=self.envelope.rounds + 1), reason, holder, within)
+
+    def leave(
+        self,
+        then: Last,
+        *,
+        own: End = "requeue",
+        outer: End = "requeue",
+        how: How = "released",
+        receipt: bool = False,
+        error: BaseException | None = None,
+        copy: str = "",
+        keep_starts: bool = False,
+        matters: bool = False,
+        first: tuple[Effect, ...] = (),
+        last: tuple[Effect, ...] = (),
+    ) -> Effect:
+        """Settle what is held, then do *then*. *own* and *outer* end the innermost claim and those around it."""
+        steps, inner = list(first), len(self.layers) - 1
+        if receipt:  # in all layers: a scheduled job that was retried has its key queued
+            outermost = self.at + self.has_receipt
+            steps += [self._receipt(at, how, error) for at in range(inner, outermost - 1, -1) if at not in self.granted]
+        for at in reversed(self.granted):
+            if at != inner:
+                steps += self._end(at, outer, how)
+            else:
+                steps += self._end(at, own, how, error, copy, keep_starts, matters)
+        # Before the body: the place was left when that began.
+        is_over = not isinstance(then, (Defer, GoOn, RunUnguarded)) and not (isinstance(then, Drop) and self.met_itself)
+        if self.queue_entry and self.ended is None and is_over:
+            steps.append(self.free_queue_entry())
+        if self.beside and is_over:
+            steps.append(self._receipt(inner, how, error))  # its own entry may be queued, for a retry that never left
+        self.steps, self.then, self.phase = (*steps, *last), then, "leaving"
+        return self._next_step()
+
+    def _end(
+        self,
+        at: int,
+        end: End,
+        how: How = "released",
+        error: BaseException | None = None,
+        copy: str = "",
+        keep_starts: bool = False,
+        matters: bool = False,
+    ) -> list[Effect]:
+        layer, ended = self.layers[at], self.ended
+        if end == "nothing":
+            return []
+        names = (*self.names(at), at)
+        if end == "requeue" and self.beside and at == len(self.layers) - 1:
+            end = "release"  # no other delivery looks at that entry
+        if end == "requeue":
+            seconds, copy_for = self._waits_for(ended)
+            step = Settle("requeue", *names, seconds=seconds, copy_for=copy_for, copy=copy, matters=matters)
+            step.keep_starts = keep_starts
+            return [step]
+        is_reused = end == "fail" and layer.policy.on_done == "reuse"
+        verb: Verb = "complete" if end == "complete" or is_reused else "release"
+        outcome = ended.outcome if ended is not None and layer.slot is None else None
+        failure = error if end == "fail" else None
+        return [Settle(verb, *names, how=how, outcome=outcome, error=failure, matters=matters)]
+
+    def _waits_for(self, ended: Ended | None, delay: float = 0.0) -> tuple[float, float]:
+        """For how long the job waits in the queue, and after how long its message counts as lost."""
+        if ended is not None:
+            delay = ended.delay
+            if ended.seconds is not None:
+                return ended.seconds, self.terms.republish_after + delay
+        return self.terms.queued_for + delay, self.terms.republish_after + delay
+
+    def _receipt(self, at: int, how: How, error: BaseException | None) -> Settle:
+        layer = self.layers[at]
+        names = (layer.entry, layer.owner, self.facts.attempt)
+        failure = error if layer.slot is None else None
+        step = Settle("release", *names, how=how, error=failure, keep_for=layer.policy.keep, anyway=True)
+        step.at, step.spares_other_run = at, True
+        return step
+
+    def free_queue_entry(self) -> Settle:
+        """The job starts, or ends: the next one may take its place in the queue."""
+        names = (self.queue_entry, self.layers[-1].owner, self.facts.attempt)
+        return Settle("release", *names, keep_for=self.layers[-1].policy.keep, anyway=True)
+
+    def _next_step(self) -> Effect:
+        if self.steps:
+            return self.steps[0]
+        assert self.then is not None
+        self.phase = "over"
+        return self.then
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def settled(self, accepted: bool) -> Effect:
+        """The store has accepted a step, or refused it."""
+        if self.phase == "starting":
+            self.phase = "body"
+            return RunBody()
+        step, self.steps = self.steps[0], self.steps[1:]
+        if not accepted and isinstance(step, Settle) and (step.matters or step.spares_other_run):
+            self._not_taken(step)
+        return self._next_step()
+
+    def _not_taken(self, step: Settle) -> None:
+        if step.spares_other_run:
+            self.then, self.steps = Drop(COPY_RUNS), ()  # which says how the job ends
+        elif self.facts.can_wait:
+            self._go_back("replaced")  # another run has begun, and reports how the work ended
+        elif isinstance(self.then, Return):
+            self.then.is_known = False
+
+    def not_settled(self, error: StoreError) -> Effect:
+        """The store did not answer, to the end of all patience."""
+        if self.phase == "starting":
+            return self.settled(False)
+        step, self.steps = self.steps[0], self.steps[1:]
+        what = self.terms.on_store_error
+        if isinstance(step, Settle) and step.spares_other_run and self.facts.can_wait:
+            self._go_back("store_away")  # a job that was refused, or skipped, must not run by another copy
+        if not isinstance(step, Settle) or not step.matters:
+            return self._next_step()
+        if what == "run_unguarded":
+            self.then = Return(self.then.value, False) if isinstance(self.then, Return) else self.then
+        elif what == "fail" or not self.facts.can_wait:
+            self.then = Raise(error)
+        else:
+            self._go_back("store_away")
+        return self._next_step()
+
+    def _go_back(self, reason: Reason) -> None:
+        """The end of the body was not taken: the job goes on, and so do the claims around it."""
+        self.envelope = self.envelope._replace(after_outage=reason == "store_away")
+        self.then = self.deferral(reason)
+        rest = [step.layer for step in self.steps if isinstance(step, Settle) and step.layer >= 0]
+        self.steps = tuple([again for at in rest for again in self._end(at, "requeue")])
+
+    def cut_off(self, error: BaseException, comes_again: bool, delay: float = 0.0) -> tuple[Settle, ...]:
+        """A signal's exception ended the delivery, at any point: a time limit, say. What is left to settle, by names.
+
+        Whether a claim was granted, or a step carried out, may not be known: each is settled if it is there.
+        """
+        is_over = self.phase == "over" and not isinstance(self.then, (Defer, GoOn))
+        if is_over or (self.ended is not None and error is self.ended.error):
+            return ()
+        seconds, copy_for = self._waits_for(None, delay)
+        steps = []
+        for at in range(len(self.layers) - 1, -1, -1):
+            layer = self.layers[at]
+            if comes_again and not (self.beside and at == len(self.layers) - 1):
+                step = Settle("requeue", *self.names(at), seconds=seconds, copy_for=copy_for)
+            else:
+                step = Settle("release", *self.names(at), how="failed", keep_for=layer.policy.keep, anyway=True)
+                step.error = error if layer.slot is None else None
+                step.spares_other_run = True
+            step.at = at
+            steps.append(step)
+        if self.queue_entry and not comes_again and not self.met_itself:
+            steps.append(self.free_queue_entry())
+        return tuple(steps)

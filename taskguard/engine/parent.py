@@ -1,0 +1,71 @@
+"""What is settled for a process that is gone: by the attempt that died, as the same job may run elsewhere already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from taskguard.engine.drive import carry_out
+from taskguard.engine.effects import Settle
+from taskguard.engine.layers import Layer, Terms
+from taskguard.engine.value import Value
+from taskguard.guard import Guard
+from taskguard.store import Claimant, How
+
+
+class Gone(Value):
+    """A delivery whose process is gone."""
+
+    layers: tuple[Layer, ...]
+    queue_entry: str
+    """The entry that holds the job's place in the queue, where that is one of its own; else empty."""
+    attempt: str
+
+    def end(
+        self,
+        guards: Sequence[Guard],
+        how: How,
+        error: BaseException | None = None,
+        *,
+        answered: bool = False,
+        anyway: bool = False,
+        detail: str = "",
+    ) -> bool:
+        """The job has ended. Each layer has its guard.
+
+        *anyway*: it never began, so whoever holds its entries is none of its attempts.
+        """
+        done = False
+        for layer, guard in zip(reversed(self.layers), reversed(guards), strict=True):
+            step = Settle("release", layer.entry, layer.owner, self.attempt, how=how, keep_for=layer.policy.keep)
+            # Once its key is settled the job has ended, and so has its slot, whoever has that by now.
+            step.anyway = anyway or done
+            if layer.slot is None:
+                step.error, step.answered = error, answered
+                if how == "failed" and layer.policy.on_done == "reuse":
+                    step.verb = "complete"
+            done = carry_out(guard, step) or done
+        if self.queue_entry and (done or anyway):
+            inner = self.layers[-1]
+            names = (self.queue_entry, inner.owner, self.attempt)
+            carry_out(guards[-1], Settle("release", *names, keep_for=inner.policy.keep, anyway=True))
+        if done:
+            guards[-1].tell("failed" if how == "failed" else "released", self._claimant, detail=detail)
+        return done
+
+    def requeue(
+        self, guards: Sequence[Guard], terms: Terms, *, keep_starts: bool, delay: float = 0.0, detail: str = ""
+    ) -> bool:
+        """The job comes again."""
+        done = False
+        for layer, guard in zip(reversed(self.layers), reversed(guards), strict=True):
+            step = Settle("requeue", layer.entry, layer.owner, self.attempt)
+            step.seconds, step.copy_for = terms.queued_for + delay, terms.republish_after + delay
+            step.keep_starts = keep_starts
+            done = carry_out(guard, step) or done
+        if done:
+            guards[-1].tell("requeued", self._claimant, detail=detail)
+        return done
+
+    @property
+    def _claimant(self) -> Claimant:
+        return Claimant(self.layers[-1].entry, self.layers[-1].owner, self.attempt)

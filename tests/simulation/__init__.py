@@ -1,0 +1,1 @@
+"""Whole histories of one queue, by chance: the shipped machines over the shipped rules, in virtual time."""

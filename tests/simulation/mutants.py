@@ -1,0 +1,151 @@
+"""The protocol with one rule less, or one fault that it once had: each is found by some history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taskguard.engine import effects as fx
+from taskguard.engine.layers import Layer
+from taskguard.engine.leaving import COPY_WAITS
+from taskguard.engine.worker import Delivery
+from taskguard.store import Completed, Held, Lease
+
+
+class KeepsItsPlace(Delivery):
+    """A job that is refused, or skipped, keeps its place in the queue."""
+
+    def leave(self, then: fx.Last, **how: Any) -> fx.Effect:
+        kept, self.queue_entry = self.queue_entry, ""
+        try:
+            return super().leave(then, **how)
+        finally:
+            self.queue_entry = kept
+
+
+class CountsAnyWait(Delivery):
+    """`wait_up_to` runs from an outage, or from another delivery of the job itself."""
+
+    def answered(self, answer: Lease | Held | Completed, now: float) -> fx.Effect:
+        if not self.envelope.since and not isinstance(answer, Lease):
+            self.envelope = self.envelope._replace(since=now)
+        return super().answered(answer, now)
+
+
+class NeverGivesUp(Delivery):
+    """`wait_up_to` is not looked at behind a queued holder."""
+
+    def holder_is(self, known: fx.Known, now: float) -> fx.Effect:
+        return super().holder_is(known, self.envelope.since or now)
+
+
+class EnforcesDone(Delivery):
+    """With `enforce=False` finished work still answers."""
+
+    def answered(self, answer: Lease | Held | Completed, now: float) -> fx.Effect:
+        if isinstance(answer, Completed) and not self.layers[self.at].policy.enforce:
+            return self._found_ended(answer, self.layers[self.at])
+        return super().answered(answer, now)
+
+
+class SharesTheKey(Delivery):
+    """The runs of a schedule with `allow_all` meet at the key of their function."""
+
+    @classmethod
+    def of(cls, terms: Any, facts: Any, envelope: Any, layers: tuple[Layer, ...], queue_entry: str = "") -> Delivery:
+        if len(layers) == 2 and ":job:" in layers[1].entry:
+            inner = layers[1]
+            layers = (layers[0], Layer(inner.owner, envelope.key, inner.policy, "skip"))
+        return super().of(terms, facts, envelope, layers, queue_entry)
+
+
+class ForgetsTheFloor(Delivery):
+    """The token that a resource has seen does not travel."""
+
+    def body_ended(self, ended: fx.Ended) -> fx.Effect:
+        ended.floor = 0
+        return super().body_ended(ended)
+
+
+class LeavesNothingWhenCutOff(Delivery):
+    """A time limit that comes while the job claims settles nothing."""
+
+    def cut_off(self, error: BaseException, comes_again: bool, delay: float = 0.0) -> tuple[fx.Settle, ...]:
+        return ()
+
+
+class QueuesWhatRanBeside(Delivery):
+    """A retry of a job that ran beside another one leaves its entry in the queue."""
+
+    def _end(self, at: int, end: Any, *args: Any, **kwargs: Any) -> list[fx.Effect]:
+        was, entry = self.beside, self.entry(at)
+        self.beside = False
+        try:
+            steps = super()._end(at, end, *args, **kwargs)
+        finally:
+            self.beside = was
+        for step in steps:
+            if isinstance(step, fx.Settle):
+                step.entry = entry
+        return steps
+
+
+class DropsItsOwnCopy(Delivery):
+    """A second delivery of a running job is dropped, and nobody is left when that run dies."""
+
+    def _found_itself(self, held: Held, is_named: bool) -> fx.Effect:
+        self.met_itself = True
+        return self.leave(fx.Drop(COPY_WAITS))
+
+
+class TakesARefusalForAnEnd(Delivery):
+    """The end of a body that was replaced is reported as its own."""
+
+    def settled(self, accepted: bool) -> fx.Effect:
+        return super().settled(True)
+
+
+class LeavesNoReceipt(Delivery):
+    """A job that is skipped, or gives up, leaves no receipt."""
+
+    def _receipt(self, *args: Any) -> fx.Settle:
+        step = super()._receipt(*args)
+        step.anyway = False
+        return step
+
+    def _ends_at_once(self, layer: Layer) -> bool:
+        return False
+
+
+class ComparesNothing(Delivery):
+    """An idempotency key that was used for other work is answered with that work."""
+
+    def answered(self, answer: Lease | Held | Completed, now: float) -> fx.Effect:
+        if not isinstance(answer, Lease):
+            answer.payload = ""
+        return super().answered(answer, now)
+
+
+class RunsBesideItself(Delivery):
+    """Another delivery of the running job is no reason to wait."""
+
+    def answered(self, answer: Lease | Held | Completed, now: float) -> fx.Effect:
+        if isinstance(answer, Held) and answer.owner == self.layers[self.at].owner and answer.state == "running":
+            return self._ask(attempt="another one", owner=f"{answer.owner} again")
+        return super().answered(answer, now)
+
+
+MUTANTS: list[type[Delivery]] = [
+    KeepsItsPlace,
+    CountsAnyWait,
+    NeverGivesUp,
+    EnforcesDone,
+    SharesTheKey,
+    ForgetsTheFloor,
+    LeavesNothingWhenCutOff,
+    QueuesWhatRanBeside,
+    DropsItsOwnCopy,
+    TakesARefusalForAnEnd,
+    LeavesNoReceipt,
+    ComparesNothing,
+    RunsBesideItself,
+]
