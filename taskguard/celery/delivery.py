@@ -214,7 +214,7 @@ class CeleryDelivery:
         if isinstance(effect, fx.Replay):
             return replay(self, effect.done)
         if isinstance(effect, fx.Defer):
-            self.defer(effect.envelope, _WHY[effect.reason], effect.within)
+            self.defer(effect.envelope, fx.WHY[effect.reason], effect.within)
         if isinstance(effect, fx.RunUnguarded):
             return self._run_unguarded(effect.error)
         assert isinstance(effect, fx.Drop)
@@ -259,16 +259,3 @@ class CeleryDelivery:
         """A message under this very id leaves when the lease of the body has ended."""
         self.held_back.calls.append(call)
         return self.guarding.app.AsyncResult(self.id)
-
-
-_WHY: dict[fx.Reason, str] = {
-    "itself": "runs elsewhere, or a newer message of it is on its way",
-    "queued": "gives way to a job that is queued",
-    "running": "waits for a job that runs",
-    "other_store": "was published by a process that uses another store",
-    "store_away": "waits for the store, which does not answer",
-    "lost": "lost its lease",
-    "replaced": "was replaced by another run",
-    "newer": "ends as a call with newer arguments does",
-    "whole_time": "starts again with its whole time",
-}
