@@ -31,7 +31,7 @@ from taskguard.errors import ConfigurationError, KeyArgumentError, StoreError, S
 from taskguard.guard import Guard, new_attempt
 from taskguard.interrupt import came_by_signal
 from taskguard.lone_fence import lone_fence
-from taskguard.schedule import Note
+from taskguard.schedule.note import Note
 from taskguard.store import Claimant, Completed, Entry, Held, How, Lease
 from taskguard.work import Work, effects_of
 

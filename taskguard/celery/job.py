@@ -8,7 +8,7 @@ from taskguard.celery.guarding import Guarding, TaskGuard
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Layer, Terms, key_layer, queue_entry_of, slot_layer
 from taskguard.policy import Policy
-from taskguard.schedule import Note
+from taskguard.schedule.note import Note
 
 
 def terms_of(guarding: Guarding) -> Terms:

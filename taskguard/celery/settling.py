@@ -27,7 +27,7 @@ from taskguard.engine.envelope import Envelope
 from taskguard.engine.parent import Gone
 from taskguard.errors import StoreError
 from taskguard.guard import new_attempt
-from taskguard.schedule import Note
+from taskguard.schedule.note import Note
 from taskguard.store import Ending, How
 from taskguard.switch import is_off
 from taskguard.waiting import pauses

@@ -10,7 +10,7 @@ from taskguard.engine.value import Value
 from taskguard.places import job_of, next_of, place_of, run_of
 from taskguard.policy import Policy
 from taskguard.rules import MICROS
-from taskguard.schedule.entry import Note
+from taskguard.schedule.note import Note
 from taskguard.schedule.payload import write
 
 Conflict = Literal["skip", "raise", "wait"]

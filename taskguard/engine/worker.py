@@ -39,7 +39,7 @@ from taskguard.errors import (
 )
 from taskguard.places import is_queued
 from taskguard.policy import REUSE
-from taskguard.schedule.entry import may_be_of_a_slot
+from taskguard.schedule.note import may_be_of_a_slot
 from taskguard.store import Claim, Completed, Entry, Held, How, Lease
 
 HEIR_WAITS = 5
