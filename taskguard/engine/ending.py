@@ -32,7 +32,8 @@ class Ending(Leaving):
 
     def _goes_back(self, ended: Ended) -> Effect:
         assert ended.error is not None
-        return self.leave(Raise(ended.error), own="requeue", matters=True)
+        # Of a plain task that a schedule made, the message of a retry has left already.
+        return self.leave(Raise(ended.error), own="requeue", matters=self.layers[-1].slot is None)
 
     def _passes(self, ended: Ended) -> Effect:
         """The body's own word to its queue: the work is neither done nor failed."""
@@ -49,8 +50,8 @@ class Ending(Leaving):
             tokens = (RaiseTokens(self.entry(-1), ended.floor),) if ended.floor else ()
             return self.leave(Raise(ended.error), own="release", outer="release", last=tokens)
         # If nobody has the key by now, that was one of its starts; or its token was too low.
-        own: End = "requeue" if ended.comes_again else "release"
-        return self.leave(self.deferral("lost"), own=own, keep_starts=not ended.floor)
+        end: End = "requeue" if ended.comes_again else "release"
+        return self.leave(self.deferral("lost"), own=end, outer=end, keep_starts=not ended.floor)
 
     def _not_begun(self, ended: Ended) -> Effect:
         return self.leave(self.deferral("whole_time"), own="requeue")

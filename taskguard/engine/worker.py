@@ -306,7 +306,8 @@ class Delivery(Ending):
         if given_up is not None:
             keep, names = self.layers[-1].policy.keep, {self.queue_entry, self.entry(-1)} - {""}
             steps = [EndQueued(name, self.layers[-1].owner, given_up, keep) for name in names]
-            return self.leave(Drop(f"{given_up} while it waited"), first=tuple(steps))
+            drop = Drop(f"{given_up} while it waited")
+            return self.leave(drop, how=given_up, outer="release", first=tuple(steps))
         if not here:
             return self.leave(deferral)
         return self._begin() if not self.granted else self._ask()  # it may join somebody now
@@ -341,7 +342,7 @@ class Delivery(Ending):
     def _refuse(self, error: Exception) -> Effect:
         """The job fails here, without a lease."""
         if self.facts.retried:
-            return self.leave(Raise(error), how="failed", outer="release")
+            return self.leave(Raise(error))
         return self.leave(Raise(error, "failed"), how="failed", outer="release", receipt=True, error=error)
 
     def store_away(self, error: StoreError) -> Effect:
@@ -350,10 +351,10 @@ class Delivery(Ending):
         what = self.terms.on_store_error
         is_free = not self.met_another and self.phase != "taking_place"
         if what == "run_unguarded" and is_free:
-            return self.leave(RunUnguarded(error))
+            return self.leave(RunUnguarded(error), outer="nothing")  # a slot that it has lasts as long as the body
         if self.phase == "taking_place" and self.facts.can_wait:
             return self.leave(self.deferral("store_away"), own="release")  # whether it has its place is not known
         if (what == "fail" and not self.met_another) or not self.facts.can_wait or not passing:
-            return self.leave(Raise(error), how="failed", outer="release")
+            return self.leave(Raise(error), how="failed", outer="requeue" if self.facts.retried else "release")
         self.envelope = self.envelope._replace(after_outage=True)
         return self.leave(self.deferral("store_away"))

@@ -23,7 +23,7 @@ from taskguard.engine.drive import drive
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Facts, Layer
 from taskguard.engine.leaving import COPY_RUNS
-from taskguard.engine.under import ended_by, known_by, run_under
+from taskguard.engine.under import ended_by, known_by, raising, run_under
 from taskguard.engine.worker import Delivery
 from taskguard.errors import (
     ConfigurationError,
@@ -34,6 +34,7 @@ from taskguard.errors import (
     TooManyStartsError,
 )
 from taskguard.guard import new_attempt
+from taskguard.interrupt import came_by_signal
 from taskguard.lone_fence import lone_fence
 from taskguard.rq.claims import JobClaims
 from taskguard.rq.clock import LONGEST_WAIT, JobClock
@@ -114,12 +115,9 @@ class RQDelivery:
         self._retry: Retry | None = None
 
     def deliver(self, args: Any, kwargs: Any) -> Any:
-        try:
-            delivery = self._delivery = self._begin(args, kwargs)
-        except KeyArgumentError:
-            raise
-        except TypeError:
+        if not self._identify(args, kwargs):
             return self._body()  # arguments that do not fit: the body says so itself
+        delivery = self._delivery = self._begin()
         try:
             try:
                 first = delivery.begin(self._other_store())
@@ -131,11 +129,27 @@ class RQDelivery:
                 raise
             return self._defer(delivery.envelope, "waits for the queue's Redis, which does not answer")
 
-    def _begin(self, args: Any, kwargs: Any) -> Delivery:
+    def _identify(self, args: Any, kwargs: Any) -> bool:
+        """False if the arguments do not fit the body. A scheduled job that has no key ends within its slot."""
+        if self.guarded is None:
+            return True
+        try:
+            self.job.note = self.guarded.identified(self.job.note, args, kwargs)
+        except Exception as error:
+            is_misfit = isinstance(error, TypeError) and not isinstance(error, KeyArgumentError)
+            if self.claims.slot is None and is_misfit:
+                return False
+            if self.claims.slot is None or came_by_signal(error):
+                raise
+            self._body = self._body if is_misfit else raising(error)
+            self.guarded, self.claims = None, JobClaims(self.job, None)
+            self.guards = self.claims.guards
+            return True
+        self.arguments = self.guarded.arguments(args, kwargs)
+        return True
+
+    def _begin(self) -> Delivery:
         job, claims = self.job, self.claims
-        if self.guarded is not None:
-            job.note = self.guarded.identified(job.note, args, kwargs)
-            self.arguments = self.guarded.arguments(args, kwargs)
         facts = Facts(
             self.attempt,
             claims.is_this_job,
@@ -382,6 +396,7 @@ class RQDelivery:
 
     def _run_without_store(self, error: BaseException) -> Any:
         _logger.warning("%s runs unguarded: %s", self.name, error)
+        self._has_run = True
         self.clock.start()
         if self.guarded is None:
             return _awaited(self._body())
