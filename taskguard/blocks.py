@@ -9,7 +9,8 @@ know. One object is in no frame's reach: the bound `__exit__`, which the `with` 
 from __future__ import annotations
 
 import weakref
-from types import MethodType, TracebackType
+from functools import partial
+from types import TracebackType
 from typing import Any, TypeAlias
 
 Presence: TypeAlias = "weakref.ref[Any]"
@@ -20,7 +21,7 @@ class _Exit:
     def __get__(self, block: Block | None, kind: type[Block]) -> Any:
         if block is None:
             return kind.leave  # for contextlib.ExitStack, which keeps the manager itself as long as the block runs
-        bound = MethodType(kind.leave, block)
+        bound = partial(kind.leave, block)  # not a bound method, which a call may take apart before it begins
         if block._fetched is None:
             block._fetched = weakref.ref(bound)
         return bound

@@ -49,6 +49,8 @@ T = TypeVar("T")
 
 PATIENCE = 10.0
 """How long a store that does not answer is asked again before that is an error."""
+ASK_OF_EVICTION_AGAIN = 60.0
+"""Seconds after which a server that did not say whether it evicts is asked again."""
 HEALINGS = 3
 """How often work is begun again because a resource had seen a higher token than a store that lost its data gave it."""
 
@@ -82,6 +84,7 @@ class Guard:
         self._on_evicting_store = on_evicting_store
         self._eviction: Eviction | None = getattr(store, "eviction", None) if on_evicting_store != "ignore" else None
         """What is known of the server's eviction; None once there is nothing to be said of it."""
+        self._ask_of_eviction_after = float("-inf")
         self.patience = float(patience)
         self._last_failure = float("-inf")
         """When the store was last asked in vain."""
@@ -305,8 +308,9 @@ class Guard:
         if self._on_evicting_store == "refuse" and self._eviction is not None:
             self._refuse_eviction(self._eviction, claim, patience)
         asked, answer = self._patiently(once, claim, patience)
-        if self._eviction is not None:
-            self._warn_of_eviction(self._eviction, claim)
+        # Not between a grant and its body: that would cost the lease if the server fell silent just then.
+        if not isinstance(answer, Lease) or answer.state == "queued":
+            self._warn_of_eviction(claim)
         if tell:
             self._tell_of_answer(claim, answer, arguments)
         return asked, answer
@@ -314,6 +318,7 @@ class Guard:
     def settle(self, claimant: Claimant, verb: Callable[[], bool], kind: Kind, *, patience: float = 0.0) -> bool:
         """Carry out the end of a claim, asking again as long as the store is silent; False if it was refused."""
         done = self._patiently(verb, claimant, max(self.patience, patience))
+        self._warn_of_eviction(claimant)
         self.tell(kind if done else "refused", claimant, token=getattr(claimant, "token", 0))
         return done
 
@@ -379,14 +384,20 @@ class Guard:
             )
         self._eviction = None
 
-    def _warn_of_eviction(self, eviction: Eviction, claim: Claim) -> None:
+    def _warn_of_eviction(self, claimant: Claimant) -> None:
+        eviction = self._eviction
+        if eviction is None or since_boot() < self._ask_of_eviction_after:
+            return
         # Once the store has answered: one that is away has cost the caller its time already.
-        with suppress(StoreUnavailableError):
+        try:
             policy = eviction.learn(self.store.eviction_policy)  # type: ignore[attr-defined]
-            self._eviction = None
-            if policy and eviction.is_to_be_said():
-                detail = f"{self.store!r} has maxmemory-policy {policy}: {PROBLEM}; {WAY_OUT}"
-                self.tell("store_evicts", claim, detail=detail)
+        except StoreUnavailableError:
+            self._ask_of_eviction_after = since_boot() + ASK_OF_EVICTION_AGAIN
+            return
+        self._eviction = None
+        if policy and eviction.is_to_be_said():
+            detail = f"{self.store!r} has maxmemory-policy {policy}: {PROBLEM}; {WAY_OUT}"
+            self.tell("store_evicts", claimant, detail=detail)
 
     def _obtain(self, claim: Claim, policy: Policy, *, idempotency_key: str | None = None) -> Work | Completed:
         """Ask until the key is ours, or the work has ended; at most as long as the policy waits."""

@@ -90,6 +90,11 @@ class Holding:
         known = self.presences or ()
         self.presences = (*[other for other in known if other() is not None], presence)
 
+    def part(self, presence: Presence | None) -> None:
+        """That block has ended, though whatever stands for it may live on: a manager that somebody keeps, say."""
+        if self.presences is not None:
+            self.presences = tuple([other for other in self.presences if other is not presence])
+
     def is_held_beside(self, presence: Presence | None) -> bool:
         """Whether it is held for another block than this one."""
         return any(other is not presence and other() is not None for other in self.presences or ())

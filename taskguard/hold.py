@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from contextlib import ContextDecorator
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from taskguard.blocks import Block, Presence
 from taskguard.clocks import since_boot
@@ -13,6 +13,7 @@ from taskguard.errors import ConfigurationError, LeaseLostError
 from taskguard.fence import Fence, fence_held_here
 from taskguard.lone_fence import LoneFence, lone_fence
 from taskguard.policy import Policy
+from taskguard.signatures import runs_later
 from taskguard.switch import is_off
 
 if TYPE_CHECKING:
@@ -40,6 +41,14 @@ class Hold(Block, ContextDecorator):
         self._fence: Fence | None = None
         self._shared: Shared | None = None
         self._lone: LoneFence | None = None
+
+    def __call__(self, function: Any) -> Any:
+        if runs_later(function):
+            raise ConfigurationError(
+                f"{function!r} only begins when it is called (it is a coroutine or a generator), so hold() around the "
+                "call guards nothing; write `with guard.hold(…):` inside of it"
+            )
+        return super().__call__(function)
 
     def _recreate_cm(self) -> Hold:
         return Hold(self._guard, self._key, self._policy)  # as a decorator: one for each call
@@ -87,6 +96,7 @@ class Hold(Block, ContextDecorator):
     def _leave_it_to_others(self, error: BaseException | None) -> None:
         assert self._fence is not None
         if self._shared is not None:
+            self._shared.work.holding.part(self._present)
             self._shared.floor = max(self._shared.floor, self._shared.work.floor_after(error))
         if error is None and self._fence.lost and self._policy.on_lost != "continue":
             raise LeaseLostError(self._key, self._fence.token)

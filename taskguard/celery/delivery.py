@@ -22,16 +22,17 @@ from taskguard.celery.message import Message
 from taskguard.celery.outcomes import outcome_of
 from taskguard.celery.replay import replay
 from taskguard.engine import effects as fx
-from taskguard.engine.drive import drive
+from taskguard.engine.drive import drive, settle_all
+from taskguard.engine.effects import Settle
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Facts, Layer
-from taskguard.engine.under import ended_by, known_by, run_under
+from taskguard.engine.under import known_by, loss_in, raising, run_under
 from taskguard.engine.worker import Delivery
 from taskguard.errors import ConfigurationError, KeyArgumentError, StoreError, StoreUnavailableError
 from taskguard.guard import Guard, new_attempt
 from taskguard.interrupt import came_by_signal
 from taskguard.lone_fence import lone_fence
-from taskguard.schedule import Note
+from taskguard.schedule.note import Note
 from taskguard.store import Claimant, Completed, Entry, Held, How, Lease
 from taskguard.work import Work, effects_of
 
@@ -86,23 +87,45 @@ class CeleryDelivery:
 
     def begin(self, args: Any, kwargs: Any) -> Delivery | None:
         """The delivery, with its key; None if the arguments do not fit the body."""
-        if self.guarded is not None:
-            try:
-                self.message.envelope = self.guarded.identified(self.message.envelope, args, kwargs)
-            except KeyArgumentError:
-                raise
-            except TypeError:
-                return None
-            self.arguments = self.guarded.arguments(args, kwargs)
+        if self.guarded is not None and not self._identify(self.guarded, args, kwargs):
+            return None
         envelope = self.message.envelope
         # Nobody holds the handle of a scheduled call.
         awaited = self.message.is_awaited if self.slot is None else self.message.is_linked
         facts = Facts(self.attempt, self.id.__eq__, awaited, not self.request.is_eager)
-        place = place_of_job(self.task, envelope, self.slot)
+        place = place_of_job(self.guarded, envelope, self.slot)
         return Delivery.of(terms_of(self.guarding), facts, envelope, self._layers(), place)
 
+    def _identify(self, guarded: TaskGuard, args: Any, kwargs: Any) -> bool:
+        """False if the arguments do not fit the body. A scheduled job that has no key ends within its slot."""
+        try:
+            self.message.envelope = guarded.identified(self.message.envelope, args, kwargs)
+        except Exception as error:
+            is_misfit = isinstance(error, TypeError) and not isinstance(error, KeyArgumentError)
+            if self.slot is None and is_misfit:
+                return False
+            if self.slot is None or came_by_signal(error):
+                raise
+            self.guarded = None
+            self._body = self._body if is_misfit else raising(error)
+            return True
+        self.arguments = guarded.arguments(args, kwargs)
+        return True
+
     def _layers(self) -> tuple[Layer, ...]:
-        return layers_of(self.task, self.guarding, self.message.envelope, self.id, self.slot, self.request.retries or 0)
+        envelope, retries = self.message.envelope, self.request.retries or 0
+        return layers_of(self.task, self.guarding, self.guarded, envelope, self.id, self.slot, retries)
+
+    def fail_all(self, error: BaseException) -> None:
+        """The job ends here, whatever became of its claims: Celery is about to call it failed."""
+        steps, layers = [], self._layers()
+        for at in range(len(layers) - 1, -1, -1):
+            layer = layers[at]
+            step = Settle("release", layer.entry, layer.owner, self.attempt, at=at, how="failed", anyway=True)
+            step.keep_for, step.error = layer.policy.keep, error if layer.slot is None else None
+            steps.append(step)
+        settle_all([self.guard] * len(layers), steps)
+        self.note_end("failed")
 
     def other_store(self) -> BaseException | None:
         envelope = self.message.envelope
@@ -159,13 +182,22 @@ class CeleryDelivery:
             self._report_started()
         with BodyInThisProcess(self.attempt):
             try:
-                return self._run(works)
-            except (Retry, Ignore, Reject) as way_out:
-                return self._read(works, way_out)
-            except Exception as error:
-                if self.held_back.calls:  # it failed after it had asked for a retry: that goes out, as without a guard
-                    return self.held_back.ended(error)
-                return ended_by(works, error)
+                return self._run_and_read(works)
+            except Reject as rejected:  # the broker did not take what was to leave before the end
+                return self._read(works, rejected)
+            except Exception as error:  # nor can it be written
+                return fx.Ended("failed", error=error)
+
+    def _run_and_read(self, works: Sequence[Work]) -> fx.Ended:
+        try:
+            return self._run(works)
+        except (Retry, Ignore, Reject) as way_out:
+            return self._read(works, way_out)
+        except Exception as error:
+            lost = loss_in(works, error)
+            if lost is None and self.held_back.calls:
+                return self.held_back.ended(error)  # it had asked for a retry: that goes out, as without a guard
+            return lost or fx.Ended("failed", error=error)
 
     def _run(self, works: Sequence[Work]) -> fx.Ended:
         before = _in_hand.set(self if self.guarded is not None else _in_hand.get())
@@ -214,7 +246,7 @@ class CeleryDelivery:
         if isinstance(effect, fx.Replay):
             return replay(self, effect.done)
         if isinstance(effect, fx.Defer):
-            self.defer(effect.envelope, _WHY[effect.reason], effect.within)
+            self.defer(effect.envelope, fx.WHY[effect.reason], effect.within)
         if isinstance(effect, fx.RunUnguarded):
             return self._run_unguarded(effect.error)
         assert isinstance(effect, fx.Drop)
@@ -235,7 +267,14 @@ class CeleryDelivery:
         return effect.value
 
     def defer(self, envelope: Envelope, why: str, within: float = float("inf")) -> NoReturn:
-        self.message.publish_again(envelope, longest=self.guarding.longest_delay, within=within)
+        try:
+            self.message.publish_again(envelope, longest=self.guarding.longest_delay, within=within)
+        except Reject:
+            raise
+        except Exception as error:  # it was acknowledged before, and the broker does not take it again
+            if not came_by_signal(error):
+                self.fail_all(error)
+            raise
         raise Deferred(f"deferred: {self.name} {why}")
 
     def _run_unguarded(self, error: BaseException) -> Any:
@@ -259,16 +298,3 @@ class CeleryDelivery:
         """A message under this very id leaves when the lease of the body has ended."""
         self.held_back.calls.append(call)
         return self.guarding.app.AsyncResult(self.id)
-
-
-_WHY: dict[fx.Reason, str] = {
-    "itself": "runs elsewhere, or a newer message of it is on its way",
-    "queued": "gives way to a job that is queued",
-    "running": "waits for a job that runs",
-    "other_store": "was published by a process that uses another store",
-    "store_away": "waits for the store, which does not answer",
-    "lost": "lost its lease",
-    "replaced": "was replaced by another run",
-    "newer": "ends as a call with newer arguments does",
-    "whole_time": "starts again with its whole time",
-}

@@ -26,7 +26,7 @@ from taskguard.keys import KeyMaker
 from taskguard.marks import Marks
 from taskguard.names import LONGEST
 from taskguard.policy import DEFAULT_KEEP, Policy
-from taskguard.schedule import Note
+from taskguard.schedule.note import Note
 from taskguard.signatures import signature_of
 from taskguard.store import Store
 

@@ -14,8 +14,7 @@ from celery.utils.time import maybe_make_aware
 from kombu.exceptions import OperationalError
 
 from taskguard.celery.call import Call
-from taskguard.engine.drive import settle_all
-from taskguard.engine.effects import Ended, GoOn, Settle
+from taskguard.engine.effects import Ended, GoOn
 from taskguard.errors import StoreError
 from taskguard.places import run_of
 from taskguard.store import Lease
@@ -79,11 +78,11 @@ class HeldBack:
             if requeued is not None and it.task.acks_late:
                 self._expect_the_old_message(requeued)
             elif requeued is not None:
-                self._fail(requeued, error)
+                it.fail_all(error)
             it.message.give_back(error)
         except Exception as error:  # it cannot be written, say, and never will be: the job ends here
             if requeued is not None:
-                self._fail(requeued, error)
+                it.fail_all(error)
             raise
 
     def _expect_the_old_message(self, lease: Lease) -> None:
@@ -91,16 +90,6 @@ class HeldBack:
         settings = self._it.guarding.settings
         with suppress(StoreError):
             self._it.guard.store.requeue(lease, settings.queued_for, copy_for=settings.republish_after)
-
-    def _fail(self, lease: Lease, error: BaseException) -> None:
-        guarded = self._it.guarded
-        assert guarded is not None
-        names = (lease.key, lease.owner, lease.attempt)
-        settle_all(
-            [self._it.guard],
-            [Settle("release", *names, how="failed", error=error, keep_for=guarded.policy.keep, anyway=True)],
-        )
-        self._it.note_end("failed")
 
 
 def delay_of(way_out: BaseException) -> float:

@@ -8,7 +8,7 @@ from taskguard.celery.guarding import Guarding, TaskGuard
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Layer, Terms, key_layer, queue_entry_of, slot_layer
 from taskguard.policy import Policy
-from taskguard.schedule import Note
+from taskguard.schedule.note import Note
 
 
 def terms_of(guarding: Guarding) -> Terms:
@@ -17,9 +17,14 @@ def terms_of(guarding: Guarding) -> Terms:
 
 
 def layers_of(
-    task: Any, guarding: Guarding, envelope: Envelope, task_id: str, slot: Note | None, retries: int
+    task: Any,
+    guarding: Guarding,
+    guarded: TaskGuard | None,
+    envelope: Envelope,
+    task_id: str,
+    slot: Note | None,
+    retries: int,
 ) -> tuple[Layer, ...]:
-    guarded: TaskGuard | None = getattr(task, "taskguard", None)
     layers: tuple[Layer, ...] = ()
     if slot is not None:
         # A run whose end may not be reported is not taken for dead: it would run again. And schedulers do not have the
@@ -31,9 +36,8 @@ def layers_of(
     return layers
 
 
-def place_of_job(task: Any, envelope: Envelope, slot: Note | None) -> str:
+def place_of_job(guarded: TaskGuard | None, envelope: Envelope, slot: Note | None) -> str:
     """The entry that holds the job's place in the queue; a scheduled job has the run of its slot."""
-    guarded: TaskGuard | None = getattr(task, "taskguard", None)
     return "" if guarded is None or slot is not None else queue_entry_of(guarded.policy, envelope)
 
 

@@ -17,7 +17,7 @@ from celery.utils.imports import symbol_by_name
 from taskguard.celery.delivery import deliver
 from taskguard.celery.guarding import is_installed
 from taskguard.celery.headers import SLOT, envelope_in
-from taskguard.schedule import Note
+from taskguard.schedule.note import Note
 from taskguard.switch import is_off
 
 

@@ -16,7 +16,8 @@ from taskguard.events import Listener
 from taskguard.evictions import OnEvictingStore, check_on_evicting_store
 from taskguard.history import Kept, check_kept
 from taskguard.names import check_namespace
-from taskguard.schedule.entry import CatchUp, Overlap, Timing
+from taskguard.schedule.entry import CatchUp, Timing
+from taskguard.schedule.note import Overlap
 from taskguard.store import Store
 
 VISIBILITY_TIMEOUT = 3600.0

@@ -17,7 +17,7 @@ from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.worker import state
 from kombu.serialization import registry
 
-from taskguard.celery.guarding import Guarding, guarding_of, is_installed
+from taskguard.celery.guarding import Guarding, TaskGuard, guarding_of, is_installed
 from taskguard.celery.headers import ATTEMPT, EVENTS, SERIALIZER, SLOT, envelope_in
 from taskguard.celery.inprocess import remember, runs_here
 from taskguard.celery.job import layers_of, place_of_job, terms_of
@@ -27,7 +27,7 @@ from taskguard.engine.envelope import Envelope
 from taskguard.engine.parent import Gone
 from taskguard.errors import StoreError
 from taskguard.guard import new_attempt
-from taskguard.schedule import Note
+from taskguard.schedule.note import Note
 from taskguard.store import Ending, How
 from taskguard.switch import is_off
 from taskguard.waiting import pauses
@@ -72,11 +72,12 @@ class Settlement:
     @property
     def _gone(self) -> Gone:
         request, task, envelope = self._request, self._request.task, self._envelope
-        if hasattr(task, "taskguard"):
-            envelope = task.taskguard.identified(envelope, request._args, request._kwargs)
+        guarded: TaskGuard | None = getattr(task, "taskguard", None)
+        if guarded is not None:
+            envelope = guarded.identified(envelope, request._args, request._kwargs)
         slot = Note.of(envelope.slot)
-        layers = layers_of(task, self.guarding, envelope, self.id, slot, retries=0)
-        place = place_of_job(task, envelope, slot)
+        layers = layers_of(task, self.guarding, guarded, envelope, self.id, slot, retries=0)
+        place = place_of_job(guarded, envelope, slot)
         return Gone(layers, place if place != layers[-1].entry else "", self.attempt)
 
     def _end(self, how: How, error: BaseException | None, anyway: bool) -> bool:
@@ -84,7 +85,9 @@ class Settlement:
         detail, answered = f"{how}; settled by the parent", how == "failed"
         gone = self._gone
         guards = [self.guarding.calls] * len(gone.layers)
-        done = gone.end(guards, how, error, answered=answered, anyway=anyway, detail=detail)
+        # A guarded task has its own receipt; that of a plain one is its slot's, which another delivery may have.
+        ends_slot = how == "revoked" or len(gone.layers) > 1
+        done = gone.end(guards, how, error, answered=answered, anyway=anyway, ends_slot=ends_slot, detail=detail)
         if answered and self._envelope.call:
             call, keep = claimant_of_call(self._envelope, self.attempt), gone.layers[-1].policy.keep
             ending = Ending(how=how, keep_for=keep, answered=True)

@@ -11,7 +11,8 @@ from rq.defaults import DEFAULT_LOGGING_DATE_FORMAT, DEFAULT_LOGGING_FORMAT
 from rq.logutils import setup_loghandlers
 
 from taskguard.rq.cron import GuardedCronScheduler
-from taskguard.schedule.entry import CatchUp, Overlap, Timing
+from taskguard.schedule.entry import CatchUp, Timing
+from taskguard.schedule.note import Overlap
 
 _LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 

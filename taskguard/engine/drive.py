@@ -22,6 +22,7 @@ from taskguard.engine.effects import (
     Rename,
     Republish,
     RunBody,
+    RunUnguarded,
     Settle,
     StandIn,
     Wait,
@@ -89,7 +90,7 @@ def drive(delivery: Delivery, guards: Sequence[Guard], port: Port, effect: Effec
             effect = carrying.out(effect)
         if isinstance(effect, Drop) and effect.holder is not None:
             _report_skipped(guards[0], delivery, effect.holder)
-        return port.finish(effect)
+        return port.finish(effect) if not isinstance(effect, RunUnguarded) else carrying.run_unguarded(effect)
     except BaseException as error:
         # A job's time can be over at any point, in these very lines too. It is nobody's failure but the job's.
         again = port.comes_again(error) if came_by_signal(error) else None
@@ -122,6 +123,20 @@ class _Carrying:
         if isinstance(effect, Wait):
             return delivery.waited(*port.wait(effect))
         return self._of_the_queue(effect)
+
+    def run_unguarded(self, effect: RunUnguarded) -> Any:
+        """The slot that it may have lasts as long as the body, and ends with it."""
+        try:
+            value = self._port.finish(effect)
+        except BaseException:
+            for work in self.works.values():
+                with suppress(StoreError):
+                    work.release("failed")
+            raise
+        for work in self.works.values():
+            with suppress(StoreError):
+                work.complete("succeeded", None)
+        return value
 
     def _of_the_queue(self, effect: Effect) -> Effect:
         delivery, port = self._delivery, self._port

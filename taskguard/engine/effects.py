@@ -21,6 +21,18 @@ Reason = Literal[
     "newer",  # a call with newer arguments has its place
     "whole_time",  # it waited within its own time limit, and starts again with all of it
 ]
+WHY: dict[Reason, str] = {
+    "itself": "runs elsewhere, or a newer message of it is on its way",
+    "queued": "gives way to a job that is queued",
+    "running": "waits for a job that runs",
+    "other_store": "was published by a process that uses another store",
+    "store_away": "waits for the store, which does not answer",
+    "lost": "lost its lease",
+    "replaced": "was replaced by another run",
+    "newer": "ends as a call with newer arguments does",
+    "whole_time": "starts again with its whole time",
+}
+"""What a deferred job does, for the log."""
 Verb = Literal["complete", "release", "requeue"]
 
 

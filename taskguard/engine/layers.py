@@ -10,7 +10,7 @@ from taskguard.engine.value import Value
 from taskguard.places import job_of, next_of, place_of, run_of
 from taskguard.policy import Policy
 from taskguard.rules import MICROS
-from taskguard.schedule.entry import Note
+from taskguard.schedule.note import Note
 from taskguard.schedule.payload import write
 
 Conflict = Literal["skip", "raise", "wait"]
@@ -75,9 +75,9 @@ def key_layer(policy: Policy, envelope: Envelope, owner: str, slot: Note | None 
         return Layer(owner, entry, policy, "wait", policy.wait_up_to)
     if conflict == "raise":
         return Layer(owner, entry, policy, "raise")
-    # A place in the queue is held for the very purpose of running after the other one.
-    has_place = policy.hold == "one_queued_one_running" or is_next(envelope)
-    return Layer(owner, entry, policy, "wait" if has_place else "skip")
+    # It is to run after the other one: a place in the queue is held for that very purpose.
+    runs_after = conflict == "run_once_more" or policy.hold == "one_queued_one_running" or is_next(envelope)
+    return Layer(owner, entry, policy, "wait" if runs_after else "skip")
 
 
 def slot_layer(slot: Note, policy: Policy, owner: str, *, kept: bool) -> Layer:

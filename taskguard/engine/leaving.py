@@ -115,7 +115,9 @@ class Leaving(Value):
         if self.queue_entry and self.ended is None and is_over:
             steps.append(self.free_queue_entry())
         if self.beside and is_over:
-            steps.append(self._receipt(inner, how, error))  # its own entry may be queued, for a retry that never left
+            late = self._receipt(inner, how, error)  # its own entry may be queued, for a retry that never left
+            late.spares_other_run = False
+            steps.append(late)
         self.steps, self.then, self.phase = (*steps, *last), then, "leaving"
         return self._next_step()
 
@@ -202,7 +204,8 @@ class Leaving(Value):
         what = self.terms.on_store_error
         if isinstance(step, Settle) and step.spares_other_run and self.facts.can_wait:
             self._go_back("store_away")  # a job that was refused, or skipped, must not run by another copy
-        if not isinstance(step, Settle) or not step.matters:
+        # A plain task knows nothing of the guard: that its schedule does not hear of the end changes no result.
+        if not isinstance(step, Settle) or not step.matters or self.layers[-1].slot is not None:
             return self._next_step()
         if what == "run_unguarded":
             self.then = Return(self.then.value, False) if isinstance(self.then, Return) else self.then

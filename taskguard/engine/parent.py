@@ -28,22 +28,26 @@ class Gone(Value):
         *,
         answered: bool = False,
         anyway: bool = False,
+        ends_slot: bool = False,
         detail: str = "",
     ) -> bool:
         """The job has ended. Each layer has its guard.
 
-        *anyway*: it never began, so whoever holds its entries is none of its attempts.
+        *anyway*: it never began, so whoever holds its entries is none of its attempts. *ends_slot*: no scheduler is to
+        bring it back, though its process may have died before it claimed anything.
         """
         done = False
         for layer, guard in zip(reversed(self.layers), reversed(guards), strict=True):
             step = Settle("release", layer.entry, layer.owner, self.attempt, how=how, keep_for=layer.policy.keep)
             # Once its key is settled the job has ended, and so has its slot, whoever has that by now.
-            step.anyway = anyway or done
+            is_over = ends_slot and layer.slot is not None
+            step.anyway = anyway or done or is_over
             if layer.slot is None:
                 step.error, step.answered = error, answered
                 if how == "failed" and layer.policy.on_done == "reuse":
                     step.verb = "complete"
-            done = carry_out(guard, step) or done
+            accepted = carry_out(guard, step)
+            done = done or (accepted and not is_over)
         if self.queue_entry and (done or anyway):
             inner = self.layers[-1]
             names = (self.queue_entry, inner.owner, self.attempt)

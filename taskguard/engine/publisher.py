@@ -15,7 +15,7 @@ from taskguard.engine.value import Value
 from taskguard.errors import DuplicateTaskError, PayloadMismatchError
 from taskguard.places import is_queued, next_of, run_of
 from taskguard.policy import REUSE, Policy
-from taskguard.schedule.entry import may_be_of_a_slot
+from taskguard.schedule.note import may_be_of_a_slot
 from taskguard.store import Claim, Completed, Entry, Held, How, Lease
 
 TRIES = 5

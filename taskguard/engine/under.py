@@ -37,6 +37,15 @@ def ended_by(works: Sequence[Work], error: BaseException) -> Ended:
     return loss_in(works, error) or Ended("failed", error=error)
 
 
+def raising(error: BaseException) -> Callable[[], Any]:
+    """A body that does nothing but raise *error*: for a job that fails before its own could begin."""
+
+    def body() -> Any:
+        raise error
+
+    return body
+
+
 def known_by(key: str, occurrence: str, *, given: str = "", slot: str = "", is_reused: bool = False) -> tuple[str, str]:
     """What makes two runs the same work: for an API that takes an idempotency key, and for `fence.once`.
 
@@ -44,6 +53,3 @@ def known_by(key: str, occurrence: str, *, given: str = "", slot: str = "", is_r
     """
     by_key = slot or (key if is_reused else occurrence)
     return given or by_key, key if given else by_key
-
-
-__all__ = ["Any", "ended_by", "known_by", "loss_in", "run_under"]

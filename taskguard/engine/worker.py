@@ -12,26 +12,23 @@ from taskguard.engine.effects import (
     Defer,
     Drop,
     Effect,
-    Ended,
     EndQueued,
-    GoOn,
     Known,
     Look,
     LookAfter,
     Raise,
-    RaiseTokens,
     Reason,
     Rename,
     Replay,
     Republish,
-    Return,
     RunUnguarded,
     StandIn,
     Wait,
 )
+from taskguard.engine.ending import Ending
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Facts, Layer, Terms, is_next
-from taskguard.engine.leaving import COPY_WAITS, End, Leaving
+from taskguard.engine.leaving import COPY_WAITS
 from taskguard.errors import (
     DuplicateTaskError,
     PayloadMismatchError,
@@ -42,7 +39,7 @@ from taskguard.errors import (
 )
 from taskguard.places import is_queued
 from taskguard.policy import REUSE
-from taskguard.schedule.entry import may_be_of_a_slot
+from taskguard.schedule.note import may_be_of_a_slot
 from taskguard.store import Claim, Completed, Entry, Held, How, Lease
 
 HEIR_WAITS = 5
@@ -51,7 +48,7 @@ ENDED_BY_THE_SCHEDULE = ("revoked", "expired", "skipped")
 """A slot that ended so does not go on, whatever the key of its function says."""
 
 
-class Delivery(Leaving):
+class Delivery(Ending):
     @classmethod
     def of(
         cls, terms: Terms, facts: Facts, envelope: Envelope, layers: tuple[Layer, ...], queue_entry: str = ""
@@ -309,7 +306,8 @@ class Delivery(Leaving):
         if given_up is not None:
             keep, names = self.layers[-1].policy.keep, {self.queue_entry, self.entry(-1)} - {""}
             steps = [EndQueued(name, self.layers[-1].owner, given_up, keep) for name in names]
-            return self.leave(Drop(f"{given_up} while it waited"), first=tuple(steps))
+            drop = Drop(f"{given_up} while it waited")
+            return self.leave(drop, how=given_up, outer="release", first=tuple(steps))
         if not here:
             return self.leave(deferral)
         return self._begin() if not self.granted else self._ask()  # it may join somebody now
@@ -341,59 +339,10 @@ class Delivery(Leaving):
             return self.free_queue_entry()
         return self.settled(True)
 
-    # -- the body -----------------------------------------------------------------------------------------------------
-
-    def body_ended(self, ended: Ended) -> Effect:
-        self.ended = ended
-        if ended.floor > self.envelope.floor:
-            self.envelope = self.envelope._replace(floor=ended.floor)
-        return _ENDS[ended.kind](self, ended)
-
-    def _returned(self, ended: Ended) -> Effect:
-        return self.leave(Return(ended.value), own="complete", how="succeeded", outer="complete", matters=True)
-
-    def _failed(self, ended: Ended) -> Effect:
-        assert ended.error is not None
-        return self.leave(
-            Raise(ended.error, "failed"), own="fail", how="failed", outer="release", error=ended.error, matters=True
-        )
-
-    def _goes_on(self, ended: Ended) -> Effect:
-        copy = self.facts.attempt if self.terms.names_copies else ""
-        # With hold="queued" a job that joined another has the entry of that one, and keeps it.
-        join = self.envelope.join if self.layers[-1].policy.hold == "queued" else ""
-        envelope = self.envelope.as_new()._replace(copy=copy, join=join)
-        return self.leave(GoOn(envelope, ended), own="requeue", copy=copy, matters=True)
-
-    def _goes_back(self, ended: Ended) -> Effect:
-        assert ended.error is not None
-        return self.leave(Raise(ended.error), own="requeue", matters=True)
-
-    def _passes(self, ended: Ended) -> Effect:
-        """The body's own word to its queue: the work is neither done nor failed."""
-        then = Return(ended.value) if ended.error is None else Raise(ended.error)
-        return self.leave(then, own="release", how=_WORDS[ended.kind], outer="release", matters=True)
-
-    def _cancelled(self, ended: Ended) -> Effect:
-        assert ended.error is not None
-        return self.leave(Drop("its slot was cancelled"), own="release", how="revoked", outer="nothing")
-
-    def _lost(self, ended: Ended) -> Effect:
-        assert ended.error is not None
-        if not self.facts.can_wait:
-            tokens = (RaiseTokens(self.entry(-1), ended.floor),) if ended.floor else ()
-            return self.leave(Raise(ended.error), own="release", outer="release", last=tokens)
-        # If nobody has the key by now, that was one of its starts; or its token was too low.
-        own: End = "requeue" if ended.comes_again else "release"
-        return self.leave(self.deferral("lost"), own=own, keep_starts=not ended.floor)
-
-    def _not_begun(self, ended: Ended) -> Effect:
-        return self.leave(self.deferral("whole_time"), own="requeue")
-
     def _refuse(self, error: Exception) -> Effect:
         """The job fails here, without a lease."""
         if self.facts.retried:
-            return self.leave(Raise(error), how="failed", outer="release")
+            return self.leave(Raise(error))
         return self.leave(Raise(error, "failed"), how="failed", outer="release", receipt=True, error=error)
 
     def store_away(self, error: StoreError) -> Effect:
@@ -402,25 +351,10 @@ class Delivery(Leaving):
         what = self.terms.on_store_error
         is_free = not self.met_another and self.phase != "taking_place"
         if what == "run_unguarded" and is_free:
-            return self.leave(RunUnguarded(error))
+            return self.leave(RunUnguarded(error), outer="nothing")  # a slot that it has lasts as long as the body
         if self.phase == "taking_place" and self.facts.can_wait:
             return self.leave(self.deferral("store_away"), own="release")  # whether it has its place is not known
         if (what == "fail" and not self.met_another) or not self.facts.can_wait or not passing:
-            return self.leave(Raise(error), how="failed", outer="release")
+            return self.leave(Raise(error), how="failed", outer="requeue" if self.facts.retried else "release")
         self.envelope = self.envelope._replace(after_outage=True)
         return self.leave(self.deferral("store_away"))
-
-
-_ENDS = {
-    "returned": Delivery._returned,
-    "failed": Delivery._failed,
-    "retry": Delivery._goes_on,
-    "goes_back": Delivery._goes_back,
-    "ignored": Delivery._passes,
-    "rejected": Delivery._passes,
-    "released": Delivery._passes,
-    "lost": Delivery._lost,
-    "cancelled": Delivery._cancelled,
-    "not_begun": Delivery._not_begun,
-}
-_WORDS: dict[str, How] = {"ignored": "ignored", "rejected": "rejected", "released": "released"}

@@ -12,7 +12,7 @@ from taskguard.rq.guarding import JobGuard, Settings, guard_on
 from taskguard.rq.note import NAMESPACE
 from taskguard.rq.noted import NotedJob
 from taskguard.rq.owner import AFTER, owner_of
-from taskguard.schedule.entry import Note
+from taskguard.schedule.note import Note
 
 _TAKEN = ("lease", "on_lost", "max_starts")
 

@@ -14,10 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as RedisTimeoutError
-from rq.job import Job, JobStatus, Retry
+from rq.job import Job, Retry
 
 from taskguard.clocks import since_boot
 from taskguard.engine import effects as fx
@@ -25,7 +23,7 @@ from taskguard.engine.drive import drive
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Facts, Layer
 from taskguard.engine.leaving import COPY_RUNS
-from taskguard.engine.under import ended_by, known_by, run_under
+from taskguard.engine.under import ended_by, known_by, raising, run_under
 from taskguard.engine.worker import Delivery
 from taskguard.errors import (
     ConfigurationError,
@@ -36,10 +34,12 @@ from taskguard.errors import (
     TooManyStartsError,
 )
 from taskguard.guard import new_attempt
+from taskguard.interrupt import came_by_signal
 from taskguard.lone_fence import lone_fence
 from taskguard.rq.claims import JobClaims
 from taskguard.rq.clock import LONGEST_WAIT, JobClock
 from taskguard.rq.guarding import BEGUN, JobGuard
+from taskguard.rq.job_state import AWAY, JobState, patiently
 from taskguard.rq.noted import NotedJob, PutBack, noted
 from taskguard.rq.owner import job_id_of, next_owner, occurrence_of, shown
 from taskguard.rq.replay import NothingToTell, replay
@@ -51,8 +51,6 @@ from taskguard.work import Work, effects_of
 
 ATTEMPT = "_taskguard_attempt"
 """On a job that a guarded worker runs: the attempt of this execution, which its parent process knows too."""
-AWAY = (RedisConnectionError, RedisTimeoutError)
-"""What is raised while the queue's own Redis does not answer."""
 UNTIL_REDIS_IS_BACK = 3600.0
 """Neither a body that has run nor a job that has to wait is given up because Redis is away."""
 BEHIND = 1.0
@@ -99,7 +97,8 @@ class RQDelivery:
         on_error = guarded.settings.on_store_error if guarded is not None else "retry"
         self.patience = UNTIL_REDIS_IS_BACK if on_error == "retry" else 0.0
         """How long a silent Redis is asked, if that is longer than the guard's patience."""
-        self.job: NotedJob = self._patiently(lambda: noted(job)).as_guarded()
+        self.job: NotedJob = patiently(lambda: noted(job), self.patience).as_guarded()
+        self.state = JobState(self.job, self.patience)
         self.claims = JobClaims(self.job, guarded)
         self.guards = self.claims.guards
         self.name = f"{guarded.name if guarded is not None else self.job.func_name}[{self.job.id}]"
@@ -116,12 +115,9 @@ class RQDelivery:
         self._retry: Retry | None = None
 
     def deliver(self, args: Any, kwargs: Any) -> Any:
-        try:
-            delivery = self._delivery = self._begin(args, kwargs)
-        except KeyArgumentError:
-            raise
-        except TypeError:
+        if not self._identify(args, kwargs):
             return self._body()  # arguments that do not fit: the body says so itself
+        delivery = self._delivery = self._begin()
         try:
             try:
                 first = delivery.begin(self._other_store())
@@ -131,13 +127,29 @@ class RQDelivery:
         except AWAY:
             if self._has_run or self.is_sync:
                 raise
-            return self._defer(delivery.envelope, "the queue's Redis does not answer")
+            return self._defer(delivery.envelope, "waits for the queue's Redis, which does not answer")
 
-    def _begin(self, args: Any, kwargs: Any) -> Delivery:
+    def _identify(self, args: Any, kwargs: Any) -> bool:
+        """False if the arguments do not fit the body. A scheduled job that has no key ends within its slot."""
+        if self.guarded is None:
+            return True
+        try:
+            self.job.note = self.guarded.identified(self.job.note, args, kwargs)
+        except Exception as error:
+            is_misfit = isinstance(error, TypeError) and not isinstance(error, KeyArgumentError)
+            if self.claims.slot is None and is_misfit:
+                return False
+            if self.claims.slot is None or came_by_signal(error):
+                raise
+            self._body = self._body if is_misfit else raising(error)
+            self.guarded, self.claims = None, JobClaims(self.job, None)
+            self.guards = self.claims.guards
+            return True
+        self.arguments = self.guarded.arguments(args, kwargs)
+        return True
+
+    def _begin(self) -> Delivery:
         job, claims = self.job, self.claims
-        if self.guarded is not None:
-            job.note = self.guarded.identified(job.note, args, kwargs)
-            self.arguments = self.guarded.arguments(args, kwargs)
         facts = Facts(
             self.attempt,
             claims.is_this_job,
@@ -158,7 +170,11 @@ class RQDelivery:
     @property
     def is_sync(self) -> bool:
         """Run by a queue with `is_async=False`, in its caller's process: nothing can be deferred."""
-        return self.job.worker_name == "sync"
+        return self.state.is_sync
+
+    def _has_job(self) -> bool:
+        self.clock.stop()  # its body is over
+        return self.state.is_ours()
 
     @property
     def has_our_worker(self) -> bool:
@@ -184,43 +200,6 @@ class RQDelivery:
         occurrence = occurrence_of(self.job, self._delivery.layers[-1].owner)
         slot_key = "" if slot is None else slot.key
         return known_by(note.key, occurrence, given=note.idempotency_key, slot=slot_key, is_reused=is_reused)
-
-    # -- what RQ says ----------------------------------------------------------------------------------------------
-
-    def status(self) -> str:
-        """Empty if the job was deleted."""
-        status: Any = self.job.connection.hget(self.job.key, "status")
-        return str((status or b"").decode())
-
-    def _has_job(self) -> bool:
-        """Whether the job is this worker's to defer: RQ has not given it to another one, and has not ended it."""
-        self.clock.stop()  # its body is over
-        found: Any = self._patiently(lambda: self.job.connection.hmget(self.job.key, "status", "worker_name"))
-        status, worker = [(value or b"").decode() for value in found]
-        return not self.is_sync and status == JobStatus.STARTED and worker == self.job.worker_name
-
-    def _given_up(self) -> How | None:
-        """How the job was ended while it waited, if it was."""
-        try:
-            status = self.status()
-        except RedisError:
-            return None  # the queue's own Redis is away for a moment, and that is no end of a job
-        if status not in ("", JobStatus.CANCELED):
-            return None
-        _logger.info("%s was %s while it waited", self.name, status or "deleted")
-        return "revoked" if status else "expired"
-
-    def _patiently(self, verb: Callable[[], Any]) -> Any:
-        """Of the queue's own Redis, which may be away for a while: that is no other end of the job."""
-        give_up = since_boot() + max(self.patience, PATIENCE)
-        for pause in pauses(longest=1.0):
-            try:
-                return verb()
-            except AWAY:
-                if since_boot() + pause > give_up:
-                    raise
-            time.sleep(pause)
-        raise AssertionError("pauses never end")
 
     # -- the engine's port -----------------------------------------------------------------------------------------
 
@@ -271,7 +250,7 @@ class RQDelivery:
         if since_boot() - self._began + pause > self._most(patience):
             return False, None
         time.sleep(pause)
-        return True, self._given_up()
+        return True, self.state.given_up()
 
     def _most(self, patience: float) -> float:
         """How long it may wait. Its own time stands still meanwhile; where that cannot be, half of it at most."""
@@ -294,7 +273,7 @@ class RQDelivery:
     def note_end(self) -> None:
         """This enqueueing of the job has come to its end. Once: ends of a job that is scheduled again are counted."""
         if not self._has_noted_end:
-            self._patiently(self.job.note_end)
+            self.state.patiently(self.job.note_end)
             self._has_noted_end = True
 
     def comes_again(self, error: BaseException) -> tuple[bool, float] | None:
@@ -362,7 +341,7 @@ class RQDelivery:
         if isinstance(effect, fx.Defer):
             if effect.reason in ("lost", "replaced"):
                 return self._lost()
-            return self._defer(effect.envelope, _WHY[effect.reason])
+            return self._defer(effect.envelope, fx.WHY[effect.reason])
         assert isinstance(effect, fx.Drop)
         return self._drop(effect)
 
@@ -378,15 +357,15 @@ class RQDelivery:
 
     def _defer(self, envelope: Envelope, why: str) -> PutBack:
         self.job.note = envelope
-        _logger.info("%s is deferred: %s", self.name, why)
+        _logger.info("deferred: %s %s", self.name, why)
         self.clock.stop()
-        self._patiently(self.job.connection.ping)  # RQ writes it down there, and asks only once
+        self.state.patiently(self.job.connection.ping)  # RQ writes it down there, and asks only once
         return PutBack()
 
     def _lost(self) -> Any:
         """This run was replaced. It has nothing to say about a job that somebody else has in hand."""
         if self._is_left_to_us():
-            return self._defer(self._delivery.envelope, "it lost its lease")
+            return self._defer(self._delivery.envelope, fx.WHY["lost"])
         if self.has_our_worker:
             raise NothingToTell(f"{self.key}: its lease is over")
         raise LeaseLostError(self.key, self._token())
@@ -413,10 +392,11 @@ class RQDelivery:
         """Should RQ run it again, it waits for nobody yet."""
         if self.job.note.join or self.job.note.since:
             self.job.note = self.job.note.as_new()
-            self._patiently(self.job.save_note)
+            self.state.patiently(self.job.save_note)
 
     def _run_without_store(self, error: BaseException) -> Any:
         _logger.warning("%s runs unguarded: %s", self.name, error)
+        self._has_run = True
         self.clock.start()
         if self.guarded is None:
             return _awaited(self._body())
@@ -438,16 +418,3 @@ def _awaited(value: Any) -> Any:
         return loop.run_until_complete(value)
     finally:
         loop.close()
-
-
-PATIENCE = 10.0
-"""Seconds that the queue's own Redis is asked at least."""
-_WHY: dict[fx.Reason, str] = {
-    "itself": "it runs elsewhere",
-    "queued": "it gives way to a job that is queued",
-    "running": "it waits for a job that runs",
-    "other_store": "its caller uses another store",
-    "store_away": "the store does not answer",
-    "newer": "it ends as a call with newer arguments does",
-    "whole_time": "it has waited, and comes again with all of its time",
-}

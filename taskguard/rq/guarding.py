@@ -34,6 +34,7 @@ from taskguard.signatures import fence_parameter, signature_of
 from taskguard.store import Store
 from taskguard.stores import open_store
 from taskguard.stores.redis import RedisStore
+from taskguard.stores.redis_wire import Lent
 
 BEGUN = "_taskguard_begun"
 """On a job whose body runs: a call of the function within it is a call, and not the job."""
@@ -243,7 +244,8 @@ def guard_on(connection: Redis, serializer: Any, settings: Settings = Settings()
         settings.on_evicting_store,
     )
     if which not in found:
-        store = RedisStore(connection, namespace=settings.namespace)
+        # A work horse has a connection already, for its one job: it opens no second one.
+        store = RedisStore(Lent(connection.connection_pool, shares=True), namespace=settings.namespace)
         found[which] = made = _make_guard(store, serializer, settings, history=False)
         if settings.history:
             _record(made, _recorder_on(connection.connection_pool, store, settings.namespace))

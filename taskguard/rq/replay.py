@@ -24,7 +24,7 @@ def replay(it: RQDelivery, done: Completed) -> Any:
     if not it.is_this_job(done.owner) and (done.how == "failed" or it.job.is_scheduled_again):
         it.note_end()  # it has its receipt, so what is enqueued from now on is another occurrence
     if it.has_our_worker and it.is_this_job(done.owner):
-        status = it.status()
+        status = it.state.status()
         if status in (JobStatus.FINISHED, JobStatus.FAILED):
             raise NothingToTell(f"it is a second copy, and the job is {status}")
     if done.how == "succeeded":

@@ -13,7 +13,7 @@ from taskguard.rq.claims import JobClaims, arguments_of
 from taskguard.rq.guarding import JobGuard
 from taskguard.rq.noted import NotedJob, noted
 from taskguard.rq.owner import next_owner
-from taskguard.schedule.entry import Note
+from taskguard.schedule.note import Note
 from taskguard.store import Claimant, Ending, How
 
 

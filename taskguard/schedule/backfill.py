@@ -16,8 +16,9 @@ from typing import Literal
 
 from taskguard.guard import new_attempt
 from taskguard.schedule.boundaries import MICROS
-from taskguard.schedule.entry import RUNS, Note, ScheduledEntry, Slot
+from taskguard.schedule.entry import RUNS, ScheduledEntry, Slot
 from taskguard.schedule.mark import NO_TIME, Marks
+from taskguard.schedule.note import Note
 from taskguard.schedule.payload import write
 from taskguard.schedule.publishing import CLAIM
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Held, Store

@@ -15,8 +15,8 @@ from taskguard.errors import ConfigurationError
 from taskguard.names import KEY, problem_with
 from taskguard.policy import DEFAULT_KEEP
 from taskguard.schedule.boundaries import MICROS, Clocked, Schedule, between, micros, moment_of
+from taskguard.schedule.note import Note, Overlap
 
-Overlap = Literal["skip", "buffer_one", "buffer_all", "cancel_other", "allow_all"]
 CatchUp = Literal["none", "latest", "all"]
 
 PREFIX = "taskguard:schedule:"
@@ -154,11 +154,6 @@ class ScheduledEntry:
         return (found - min(last, now)) / MICROS
 
 
-def may_be_of_a_slot(job_id: str) -> bool:
-    """Whether the id may have been made of a slot; other ids are random, unless somebody chose them."""
-    return job_id[14:15] == "5"  # the version of the UUID
-
-
 @dataclass(frozen=True)
 class Slot:
     """The moment a scheduled run is for. It makes the key and the id of the job."""
@@ -205,33 +200,3 @@ class Slot:
             keep_for=self.keep_for,
             overlap=self.entry.timing.overlap,
         )
-
-
-@dataclass(frozen=True)
-class Note:
-    """What a job's message says of its slot: all that a worker needs, which may not know the timetable."""
-
-    schedule: str
-    """The entry's name."""
-    at: float
-    """Seconds since 1970: the moment that the run is for."""
-    key: str
-    run: str
-    """The entry of the store that the run holds."""
-    keep_for: float
-    overlap: Overlap
-
-    @property
-    def scheduled_for(self) -> datetime:
-        return moment_of(round(self.at * MICROS))
-
-    def as_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
-    @classmethod
-    def of(cls, found: Mapping[str, Any] | None) -> Note | None:
-        """The note in a message; None if it has none, or one that cannot be read."""
-        try:
-            return None if not found else cls(**{name: found[name] for name in cls.__dataclass_fields__})
-        except (KeyError, TypeError):
-            return None

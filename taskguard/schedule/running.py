@@ -5,8 +5,8 @@ from __future__ import annotations
 from taskguard.guard import new_attempt
 from taskguard.schedule import payload
 from taskguard.schedule.boundaries import MICROS
-from taskguard.schedule.entry import Note
-from taskguard.store import Claim, Claimant, Ending, Held, Store
+from taskguard.schedule.note import Note
+from taskguard.store import Claim
 
 
 def claim_of(note: Note, owner: str, lease: float, attempt: str = "", *, kept: bool = False) -> Claim:
@@ -27,15 +27,3 @@ def claim_of(note: Note, owner: str, lease: float, attempt: str = "", *, kept: b
         payload=payload.write(round(note.at * MICROS), kept=kept),
         skip=note.overlap == "skip",
     )
-
-
-def gives_up(note: Note, held: Held, claim: Claim, store: Store) -> bool:
-    """Whether a job that meets the run of another slot ends here, skipped; else it waits for its turn.
-
-    Its receipt says so to leftover copies of its message. That of a job that was met running came with the answer.
-    """
-    if note.overlap != "skip" or held.owner == claim.owner:
-        return False
-    ending = Ending(how="skipped", keep_for=note.keep_for)
-    store.release(Claimant(claim.key, claim.owner, claim.attempt), ending, anyway=True)
-    return True

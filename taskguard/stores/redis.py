@@ -21,7 +21,7 @@ from taskguard.rules import MICROS, micros, token_of
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
 from taskguard.stores import safe_url
 from taskguard.stores.histories.redis import RedisHistory
-from taskguard.stores.redis_wire import Connections, ForeignValueError, Script, Wire
+from taskguard.stores.redis_wire import Connections, ForeignValueError, Lent, Script, Wire
 
 SCAN_PAGE = 500
 
@@ -84,8 +84,7 @@ class RedisStore:
         self._name = name or "RedisStore"
         self._has_skipped = False
         if isinstance(client, redis.Redis):
-            # Not those of its pool: a signal's exception inside the driver would leave one in use for ever.
-            client = Connections(client.connection_pool, most=client.connection_pool.max_connections)
+            client = Lent(client.connection_pool)
         self.wire = Wire(client, repr(self), namespace)
         self.eviction = _eviction_of(client.pool)
         self.history = RedisHistory(self.wire, namespace)

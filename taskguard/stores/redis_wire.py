@@ -10,6 +10,7 @@ import re
 import select
 import sys
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any, NoReturn
@@ -128,13 +129,14 @@ class Wire:
     ) -> list[Any]:
         """Send what is packed, and read as many replies; *meanwhile*, which is the server's time, do that."""
         try:
-            if over.turns is None:
-                replies = _replies(over, commands, expected, meanwhile)
+            source = over.source()
+            if source.turns is None:
+                replies = _replies(source, commands, expected, meanwhile)
             else:
                 turn = native.allocate_lock()
                 with turn:
-                    over.wait_for(turn)
-                    replies = _replies(over, commands, expected, meanwhile)
+                    source.wait_for(turn)
+                    replies = _replies(source, commands, expected, meanwhile)
             for reply in replies:
                 if isinstance(reply, Exception) and not isinstance(reply, redis.exceptions.NoScriptError):
                     raise reply
@@ -222,11 +224,17 @@ class Connections(Forked):
     the driver's pool would count it as in use for ever.
     """
 
-    def __init__(self, pool: redis.ConnectionPool, *, most: int | None = None) -> None:
+    turns: Turns | None = None
+    """How many may be used at once, if there is a limit."""
+
+    def __init__(self, pool: redis.ConnectionPool) -> None:
         self.pool = pool
         self._idle: list[Any] = []
-        self.turns = Turns(most) if most else None
         watch_forks(self)
+
+    def source(self) -> Connections:
+        """Those that the next verb uses."""
+        return self
 
     def wait_for(self, turn: Any) -> None:
         """Until one more connection may be used by the holder of *turn*, which has locked it."""
@@ -260,6 +268,10 @@ class Connections(Forked):
     def give_back(self, connection: Any) -> None:
         self._idle.append(connection)
 
+    def drop(self, connection: Any) -> None:
+        """Not to be used again."""
+        connection.disconnect()
+
     def after_fork(self) -> None:
         self._idle = []
 
@@ -276,11 +288,63 @@ class Connections(Forked):
                 getattr(socket, "_sock", socket).close()
 
 
+class Lent(Connections):
+    """What is used beside a client that somebody else made: connections of our own, as many as that one may have.
+
+    Not those of its pool, which counts what a signal's exception takes away as in use for ever. With *shares* they are
+    taken from there until anything is raised: for a process of one job, which is not to open a second one.
+    """
+
+    def __init__(self, pool: redis.ConnectionPool, *, shares: bool = False) -> None:
+        super().__init__(pool)
+        self._shares = shares
+        self._begin()
+
+    def _begin(self) -> None:
+        self.turns = Turns(self.pool.max_connections)
+        # Taken out by a verb, and put back only after its success: a pool can lose one connection by us, and no more.
+        self._shared: list[Connections] = [_Pooled(self)] if self._shares else []
+
+    def source(self) -> Connections:
+        try:
+            return self._shared.pop()
+        except IndexError:
+            return self
+
+    def share_again(self, pooled: _Pooled) -> None:
+        self._shared.append(pooled)
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._begin()  # turns of threads that are not here would never be over
+
+
+class _Pooled(Connections):
+    """The connections of the client's own pool, for one verb at a time."""
+
+    def __init__(self, lent: Lent) -> None:
+        self._lent, self.pool = weakref.proxy(lent), lent.pool
+
+    def take(self) -> Any:
+        # Before redis-py 6 the name of the command had to be given; since then giving it is deprecated.
+        return self.pool.get_connection() if _NAMELESS else self.pool.get_connection("EVALSHA")
+
+    def give_back(self, connection: Any) -> None:
+        self.pool.release(connection)
+        self._lent.share_again(self)
+
+    def drop(self, connection: Any) -> None:
+        connection.disconnect()
+        self.pool.release(connection)
+
+
 # A work horse makes a connection for each job: it says no more than it must, which is a tenth of what the driver says.
 _LEFT_OUT = ("driver_info", "lib_", "maint", "orig_", "protocol")
 _PLAIN = {"protocol": 2} | (
     {"driver_info": None} if hasattr(redis, "DriverInfo") else dict.fromkeys(("lib_name", "lib_version"))
 )
+
+_NAMELESS = int(redis.__version__.split(".")[0]) >= 6
 
 # Not gevent's: theirs wait in the hub, and the driver knows how.
 _Socket, _poll, _READABLE = native.original("socket", "socket"), native.original("select", "poll"), select.POLLIN
@@ -312,13 +376,13 @@ def _replies(
     except BaseException:
         # Also a signal's: a reply that is still on its way must not be read by the next caller. It is not given back
         # at all: a second signal may come before it is disconnected.
-        connection.disconnect()
+        over.drop(connection)
         raise
     if all(_is_sound_after(reply) for reply in replies if isinstance(reply, Exception)):
         over.give_back(connection)
     else:
         # One that says "read only" may come from a server that is not the primary any more: the next verb looks anew.
-        connection.disconnect()
+        over.drop(connection)
     return replies
 
 

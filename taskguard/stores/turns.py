@@ -23,25 +23,25 @@ class Turns:
         self._taken: list[tuple[int, Any]] = []
 
     def wait(self, turn: Any, deadline: float) -> bool:
-        """Wait until there is room for *turn*, which the caller has locked; False if there is none by *deadline*."""
-        while not self._has_room(turn):
+        """Wait until there is room for *turn*, which the caller has locked; False if there is none by *deadline*.
+
+        First come, first served. Whoever is torn away while it waits has its lock open, and does not count.
+        """
+        mine = threading.get_ident(), turn
+        self._taken.append(mine)
+        while not self._has_room(mine):
             if time.monotonic() > deadline:
+                self._drop([mine])
                 return False
             time.sleep(LOOK_AGAIN)
         return True
 
-    def _has_room(self, turn: Any) -> bool:
-        # A signal handler in the middle of a turn must not wait for its own thread (or greenlet).
-        mine = threading.get_ident(), turn
+    def _has_room(self, mine: tuple[int, Any]) -> bool:
         self._drop([taken for taken in self._taken.copy() if not taken[1].locked()])
-        # First put down, then counted: of two that come at once, the later one sees the other.
-        self._taken.append(mine)
         earlier = self._taken.copy()
         earlier = earlier[: earlier.index(mine)]
-        if sum(thread != mine[0] and lock.locked() for thread, lock in earlier) < self._most:
-            return True
-        self._drop([mine])
-        return False
+        # A signal handler in the middle of a turn must not wait for its own thread (or greenlet).
+        return bool(sum(thread != mine[0] and lock.locked() for thread, lock in earlier) < self._most)
 
     def _drop(self, turns: list[tuple[int, Any]]) -> None:
         for turn in turns:

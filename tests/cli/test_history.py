@@ -8,15 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from taskguard import ConfigurationError, Guard, StoreError, open_store
+from taskguard import ConfigurationError, Guard, open_store
 from taskguard.history import History, Line, decisions, history_of
-from taskguard.store import Store
+from taskguard.store import Claimant, Store
 from taskguard.stores.histories import redis, sqlite
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing import HistoryContract
@@ -233,8 +232,7 @@ def test_many_decisions_at_once_are_told_at_once(monkeypatch: pytest.MonkeyPatch
 
 def test_a_key_that_the_store_cannot_have_keeps_no_other_from_being_told(store: Store):
     guard = Guard(store, patience=0)
-    with suppress(StoreError), guard.hold("with \0"):  # which PostgreSQL refuses
-        pass
+    guard.tell("duplicate", Claimant("with \0", "owner", "attempt"))  # which PostgreSQL refuses
     guard.run("key", int, keep_for=60)
     assert guard.recorder is not None
     guard.recorder.flush()
@@ -275,7 +273,7 @@ def test_what_is_held_back_is_told_at_the_end_and_starts_no_thread():
     guard = Guard(store)
     guard.recorder.hold_back()
     guard.run("key", int, keep_for=60)
-    assert not guard.recorder._alarm._started
+    assert not guard.recorder._alarm.is_running
 
     guard.recorder.flush(last=True)
     assert kinds(store) == ["claimed", "completed"]

@@ -201,3 +201,23 @@ def test_a_hold_as_a_decorator_holds_the_key_for_each_call(guard: Guard, store: 
     assert function()
     guard.store.forget("key")
     assert function()
+
+
+def test_blocks_whose_managers_are_kept_give_the_key_back_when_the_last_of_them_ends(guard: Guard, store: MemoryStore):
+    """A class that enters a hold by hand keeps the manager for longer than the block."""
+    outer, inner = guard.hold("key"), guard.hold("key")
+    outer.__enter__()
+    inner.__enter__()
+    inner.__exit__(None, None, None)
+    assert is_held(store)
+    outer.__exit__(None, None, None)
+
+    assert not is_held(store)
+    assert current_fence() is None
+
+
+def test_a_function_that_only_begins_when_it_is_called_cannot_be_decorated(guard: Guard):
+    async def later() -> None: ...
+
+    with pytest.raises(ConfigurationError, match="guards nothing"):
+        guard.hold("key")(later)

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -140,6 +141,26 @@ def test_a_failed_job_that_is_delivered_again_does_not_run(store: Store):
     store.release(claimed(store, "job"), Ending(how="failed", keep_for=600))
 
     assert isinstance(store.claim(ask("job")), Completed)
+
+
+@safety
+def test_a_job_that_was_revoked_while_it_ran_does_not_run_again(store: Store):
+    """Its run gives the key back as if nothing had happened."""
+    running = claimed(store, "job")
+    store.release(Claimant("key", "job", "of another worker"), Ending(how="revoked", keep_for=600), anyway=True)
+    store.release(running, Ending(keep_for=600))
+
+    answer = store.claim(ask("job"))
+    assert isinstance(answer, Completed) and answer.how == "revoked"
+
+
+@safety
+def test_a_job_that_joined_another_does_not_run_by_another_copy_of_its_message(store: Store):
+    store.complete(claimed(store, "holder"), succeeded(b"result"))
+    assert isinstance(store.claim(replace(ask("job"), join="holder")), Completed)
+
+    answer = store.claim(ask("job"))  # the copy does not know of it
+    assert isinstance(answer, Completed) and answer.outcome == b"result"
 
 
 def test_a_job_is_not_run_beside_itself(store: Store):

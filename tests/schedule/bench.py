@@ -7,10 +7,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 from taskguard.events import Event, Listeners
-from taskguard.schedule import Interval, Note, ScheduledEntry, Slot, Timekeeper, Timing, claim_of, gives_up
+from taskguard.schedule import Interval, Note, ScheduledEntry, Slot, Timekeeper, Timing, claim_of
 from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.clock import StoreClock
-from taskguard.store import Completed, Ending, Held, Lease, Store
+from taskguard.store import Claim, Claimant, Completed, Ending, Held, Lease, Store
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing.clock import FakeClock
 
@@ -84,3 +84,15 @@ def every(seconds: float, name: str = "tick", **options: Any) -> ScheduledEntry:
 
 def changed(entry: ScheduledEntry, **changes: Any) -> ScheduledEntry:
     return replace(entry, **changes)
+
+
+def gives_up(note: Note, held: Held, claim: Claim, store: Store) -> bool:
+    """Whether a job that meets the run of another slot ends here, skipped; else it waits for its turn.
+
+    Its receipt says so to leftover copies of its message. That of a job that was met running came with the answer.
+    """
+    if note.overlap != "skip" or held.owner == claim.owner:
+        return False
+    ending = Ending(how="skipped", keep_for=note.keep_for)
+    store.release(Claimant(claim.key, claim.owner, claim.attempt), ending, anyway=True)
+    return True

@@ -16,6 +16,7 @@ import redis
 from taskguard.store import Store
 from taskguard.stores import open_store
 from taskguard.stores.redis import RedisStore
+from taskguard.stores.redis_wire import Lent
 from tests.servers import RedisServer
 from tests.storms import Storm, storm_of_handlers, storm_on_verbs
 
@@ -89,3 +90,17 @@ def test_signals_take_no_connection_away_from_a_client_that_was_lent(redis_serve
                 client.set(name, number)
                 assert client.get(name) == str(number).encode()
         store.close()
+
+
+def test_what_shares_the_pool_of_a_client_takes_one_connection_away_at_most(redis_server: RedisServer):
+    # A signal inside the driver may lose the one that was just taken. After that none is taken any more.
+    with Storm(several=True) as storm:
+        for _ in storm.rounds(3):
+            with closing(redis.Redis.from_url(redis_server.url)) as client:
+                pool = client.connection_pool
+                store = RedisStore(Lent(pool, shares=True), namespace=uuid4().hex)
+                for _ in range(5):
+                    storm.strike(lambda store=store: store.get("key"))
+                    assert store.get("key") is None
+                store.close()
+                assert pool._created_connections - len(pool._available_connections) <= 1

@@ -1,0 +1,73 @@
+"""What RQ says of the job in hand. The queue's own Redis may be away for a while: that is no other end of the job."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from rq.job import JobStatus
+
+from taskguard.clocks import since_boot
+from taskguard.rq.noted import NotedJob
+from taskguard.store import How
+from taskguard.waiting import pauses
+
+AWAY = (RedisConnectionError, RedisTimeoutError)
+"""What is raised while the queue's own Redis does not answer."""
+LEAST_PATIENCE = 10.0
+"""Seconds that it is asked at least."""
+
+_logger = logging.getLogger("taskguard")
+
+
+class JobState:
+    def __init__(self, job: NotedJob, patience: float) -> None:
+        self._job = job
+        self._patience = patience
+
+    @property
+    def is_sync(self) -> bool:
+        return self._job.worker_name == "sync"
+
+    def status(self) -> str:
+        """Empty if the job was deleted."""
+        status: Any = self._job.connection.hget(self._job.key, "status")
+        return str((status or b"").decode())
+
+    def is_ours(self) -> bool:
+        """Whether the job is this worker's to defer: RQ has not given it to another one, and has not ended it."""
+        found: Any = self.patiently(lambda: self._job.connection.hmget(self._job.key, "status", "worker_name"))
+        status, worker = [(value or b"").decode() for value in found]
+        return not self.is_sync and bool(status == JobStatus.STARTED) and bool(worker == self._job.worker_name)
+
+    def given_up(self) -> How | None:
+        """How the job was ended while it waited, if it was."""
+        try:
+            status = self.status()
+        except RedisError:
+            return None  # it is away for a moment
+        if status not in ("", JobStatus.CANCELED):
+            return None
+        _logger.info("%s[%s] was %s while it waited", self._job.func_name, self._job.id, status or "deleted")
+        return "revoked" if status else "expired"
+
+    def patiently(self, verb: Callable[[], Any]) -> Any:
+        return patiently(verb, self._patience)
+
+
+def patiently(verb: Callable[[], Any], patience: float) -> Any:
+    """Ask the queue's own Redis until it answers, for *patience* seconds."""
+    give_up = since_boot() + max(patience, LEAST_PATIENCE)
+    for pause in pauses(longest=1.0):
+        try:
+            return verb()
+        except AWAY:
+            if since_boot() + pause > give_up:
+                raise
+        time.sleep(pause)
+    raise AssertionError("pauses never end")
