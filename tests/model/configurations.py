@@ -21,7 +21,7 @@ CONFIGURATIONS: dict[str, Config] = {
     "three workers": Config(faults=EVERYDAY, budget=3, jobs=1, workers=3, shared_tags=True),
     "not put back": Config(faults=EVERYDAY, budget=2, requeues_lost=False),
     "wait": Config(faults=EVERYDAY, budget=2, policy="wait"),
-    "replace": Config(faults=EVERYDAY, budget=1, policy="replace"),
+    "replace": Config(faults=EVERYDAY | {"publisher"}, budget=1, payloads_differ=True),
     "reuse": Config(faults=EVERYDAY, budget=2, reuse="anything", failures=1),
     "reuse success": Config(faults=EVERYDAY, budget=2, reuse="success", failures=1),
     "publisher": Config(
@@ -45,6 +45,7 @@ CONFIGURATIONS: dict[str, Config] = {
         queue_ends=False,
         duplicates=True,
         copy_ages=True,
+        copies=12,  # a lease that is lost, and its job requeued, has its publications counted anew
     ),
     "lost messages": Config(
         faults=faults("lose", "publisher"),
