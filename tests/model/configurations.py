@@ -57,6 +57,9 @@ CONFIGURATIONS: dict[str, Config] = {
     "wiped": Config(faults=faults("wipe", "pause", "crash", "redeliver", "lost"), budget=2, frees_forgotten=True),
     "clock stands": Config(faults=faults("pause", "crash", "redeliver", "forget"), budget=2, ahead=False),
     "clock falls back": Config(faults=faults("wipe", "pause", "crash"), budget=2, ahead=False, floor=True),
+    "clock falls back, one job": Config(
+        faults=faults("wipe", "pause", "crash"), budget=2, jobs=1, ahead=False, floor=True
+    ),
     "late packets": Config(faults=faults("late", "pause", "crash", "kill", "refuse"), budget=2, called_again=True),
     "poison": Config(faults=faults("redeliver", "lost"), budget=1, poison=frozenset({0}), max_starts=2),
     "revoked while it runs elsewhere": Config(
@@ -124,6 +127,7 @@ for _name in (
     "lost messages",
     "three workers",
     "clock stands",
+    "clock falls back",
 ):
     _whole = LONG[f"{_name}, all faults"] = CONFIGURATIONS[_name]
     CONFIGURATIONS[_name] = replace(_whole, budget=_whole.budget - 1)

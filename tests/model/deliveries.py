@@ -33,7 +33,6 @@ from tests.model.world import (
     ASKING,
     BODY,
     CHILD,
-    CLAIM,
     FAILED,
     HOLDING,
     IDLE,
@@ -45,11 +44,11 @@ from tests.model.world import (
     PUT_BACK_COPY,
     RECEIPT,
     REJECT,
-    RETRY_EARLY,
     REVOKED,
     REVOKING,
     SETTLE,
     SKIPPED_FOR,
+    TAKE_PLACE,
     TERMINATED,
     Draft,
     Late,
@@ -133,8 +132,7 @@ class Deliveries:
         if not message.name and self._knows_its_name(worker):
             message = message._replace(name=unused_name(world, worker.job))
         draft.set_worker(place, worker._replace(owns=False, message=message))
-        again = message._replace(name=0) if self._behaviour.names_each_delivery else message
-        broken = self._stage.publish(draft, worker.job, again)
+        broken = self._stage.publish(draft, worker.job, message)
         label = f"the message of {_name(place, worker)} is delivered again ({worker.phase})"
         return self._stage.step(label, draft, fault=True, broken=broken)
 
@@ -146,8 +144,7 @@ class Deliveries:
     def _goes_back(self, draft: Draft, worker: Worker) -> str:
         if not worker.owns:
             return ""
-        message = worker.message._replace(name=0) if self._behaviour.names_each_delivery else worker.message
-        return self._stage.publish(draft, worker.job, message)
+        return self._stage.publish(draft, worker.job, worker.message)
 
     # -- claim ---------------------------------------------------------------------------------------------------------
 
@@ -174,8 +171,8 @@ class Deliveries:
             slow.set_worker(place, worker._replace(asked="slow"))
             yield stage.step(f"{_name(place, worker)} {worker.phase}, its packet is held up", slow, fault=True)
         heard = self._machines.answered(hand, answer)
-        if isinstance(heard.hand.effect, fx.Ask):
-            # It names its copy, or takes the place of one that does not come. It could as well have asked first now.
+        if _only_names_itself(heard.hand):
+            # It could as well have asked first now.
             worker = worker._replace(hand=heard.hand.number, asked="")
             draft.set_worker(place, worker)
             ask = self._ask(world, place, worker, heard.hand)
@@ -213,7 +210,7 @@ class Deliveries:
         if answer.kind == "completed":
             broken = broken or self._learns_of_an_end(draft, place, worker.job, answer)
         granted = answer.token if answer.kind == "lease" else 0
-        seen = answer.token if isinstance(heard.hand.effect, fx.Republish) else 0
+        seen = answer.token if _needs_stamp(heard.hand.effect) else 0
         draft.set_worker(place, worker._replace(token=granted, lapsed=0, asked="", seen=seen))
         broken = broken or self._goes_to(draft, place, heard.hand)
         if draft.workers[place].phase == BODY:
@@ -253,7 +250,7 @@ class Deliveries:
         effect, worker = hand.effect, draft.workers[place]
         if isinstance(effect, fx.Last):
             return self._leaves(draft, place, worker, hand)
-        draft.set_worker(place, worker._replace(phase=_phase(effect, hand), hand=hand.number))
+        draft.set_worker(place, worker._replace(phase=_phase(effect), hand=hand.number))
         return ""
 
     def _leaves(self, draft: Draft, place: int, worker: Worker, hand: Hand) -> str:
@@ -263,11 +260,10 @@ class Deliveries:
             worker = draft.workers[place]
             if worker.floor and not out.floor:
                 broken = FLOOR_FORGOTTEN
-            if isinstance(effect, fx.GoOn) and worker.phase != RETRY_EARLY:
+            if isinstance(effect, fx.GoOn):
                 draft.set_worker(place, worker._replace(phase=PUBLISH_RETRY, asked="", out=out, hand=0))
-                return broken
-            self._is_settled(draft, place, worker, ACK if isinstance(effect, fx.GoOn) else PUT_BACK)
-            if isinstance(effect, fx.Defer):
+            else:
+                self._stage.is_settled(draft, place, worker, PUT_BACK)
                 draft.set_worker(place, draft.workers[place]._replace(out=out))
             return broken
         if isinstance(effect, fx.Drop) and effect.why == "skipped":
@@ -275,14 +271,8 @@ class Deliveries:
             if receipt is not None and receipt.how == "skipped" and receipt.twin:
                 twin = NAMES.index(receipt.twin)
             draft.set_end(worker.job, f"{SKIPPED_FOR}{twin}" if twin >= 0 else "")
-        self._is_settled(draft, place, worker, ACK)
+        self._stage.is_settled(draft, place, worker, ACK)
         return broken
-
-    def _is_settled(self, draft: Draft, place: int, worker: Worker, phase: str) -> None:
-        """It has no more to ask for this delivery: its attempt is over."""
-        over = worker._replace(phase=phase, token=0, lapsed=0, asked="", seen=0, given=0, floor=0, hand=0, out=())
-        draft.set_worker(place, over)
-        self._stage.retire(draft, self._stage.worker_attempt(place, worker.job))
 
     # -- the body ------------------------------------------------------------------------------------------------------
 
@@ -334,13 +324,18 @@ class Deliveries:
             yield from self._ends(world, place, worker, gives_up, faults=1)
         if world.retries:
             retried = machines.body_ended(hand, "retry").hand
-            if self._behaviour.publishes_before_requeue:
-                yield self._publishes_early(world, place, worker, retried)
-            else:
-                yield from self._ends(world, place, worker, retried, retries=1)
+            yield from self._ends(world, place, worker, retried, retries=1)
 
     def _ends(
-        self, world: World, place: int, worker: Worker, hand: Hand, *, failures: int = 0, retries: int = 0, faults: int = 0
+        self,
+        world: World,
+        place: int,
+        worker: Worker,
+        hand: Hand,
+        *,
+        failures: int = 0,
+        retries: int = 0,
+        faults: int = 0,
     ) -> Iterator[Step]:
         """Its machine settles the claim. (The body could as well have ended only now, so this is one step with that.)"""
         stage, step = self._stage, hand.effect
@@ -361,16 +356,13 @@ class Deliveries:
             if not worker.asked and stage.may(world, "lost") and world.faults > faults:
                 unheard = draft.copy()
                 unheard.faults -= faults
-                phase = RETRY_EARLY if worker.phase == RETRY_EARLY else SETTLE
-                unheard.set_worker(place, worker._replace(phase=phase, asked="yes", hand=hand.number))
+                unheard.set_worker(place, worker._replace(phase=SETTLE, asked="yes", hand=hand.number))
                 yield stage.step(f"{label}, reply lost", unheard, fault=True, broken=broken)
         broken = self._goes_to(draft, place, self._machines.settled(hand, did).hand) or broken
         draft.faults -= faults
         yield Step(label, stage.normal(draft), faults > 0, broken)
 
-    def _asks_to_end(
-        self, draft: Draft, place: int, worker: Worker, step: fx.Settle, copy: int
-    ) -> tuple[bool, Shelf]:
+    def _asks_to_end(self, draft: Draft, place: int, worker: Worker, step: fx.Settle, copy: int) -> tuple[bool, Shelf]:
         holder = Holder(worker.job, self._stage.worker_attempt(place, worker.job), worker.token)
         if step.verb == "requeue":
             return self._store.requeue(draft.shelf, holder, keep_starts=step.keep_starts, copy=copy)
@@ -407,15 +399,6 @@ class Deliveries:
 
     # -- the way of the message ----------------------------------------------------------------------------------------
 
-    def _publishes_early(self, world: World, place: int, worker: Worker, hand: Hand) -> Step:
-        draft = Draft(world)
-        after = self._machines.settled(hand, True).hand
-        assert isinstance(after.effect, fx.GoOn)
-        broken = self._stage.publish(draft, worker.job, self._stage.message_of(draft, place, after.effect))
-        draft.retries -= 1
-        draft.set_worker(place, draft.workers[place]._replace(phase=RETRY_EARLY, hand=hand.number))
-        return self._stage.step(f"{_name(place, worker)} publishes its retry at once", draft, broken=broken)
-
     def _publishes_retry(self, world: World, place: int, worker: Worker) -> Step:
         draft = Draft(world)
         name = _name(place, worker)
@@ -423,7 +406,7 @@ class Deliveries:
             draft.set_worker(place, worker._replace(owns=False))
             return self._stage.step(f"{name} acks before its retry", draft)
         assert worker.out
-        self._is_settled(draft, place, worker, ACK)
+        self._stage.is_settled(draft, place, worker, ACK)
         broken = self._stage.publish(draft, worker.job, worker.out)
         return self._stage.step(f"{name} publishes the retry", draft, broken=broken)
 
@@ -484,7 +467,7 @@ class Deliveries:
             yield stage.step(f"{label}, reply lost", unheard, fault=True, broken=broken)
         if worker.asked and not did and worker.lapsed < 2 and worker.token == stage.newest(world):
             broken = broken or ANSWERED_OTHERWISE
-        self._is_settled(draft, place, worker, REJECT if again else (ACK if did else PUT_BACK))
+        self._stage.is_settled(draft, place, worker, REJECT if again else (ACK if did else PUT_BACK))
         if draft.workers[place].phase == PUT_BACK:
             draft.set_worker(place, draft.workers[place]._replace(out=worker.message._replace(tag=0)))
         yield stage.step(label, draft, broken=broken)
@@ -513,7 +496,7 @@ class Deliveries:
             draft.shelf = desk.shelf
             broken = self._settled(world, place, worker, draft.shelf)
         self._is_revoked(draft, place, worker.job)
-        self._is_settled(draft, place, worker, ACK)
+        self._stage.is_settled(draft, place, worker, ACK)
         return self._stage.step(f"{_name(place, worker)} ends the revoked job", draft, broken=broken)
 
 
@@ -560,9 +543,19 @@ class Desk:
         """Nobody listens."""
 
 
-def _phase(effect: fx.Effect, hand: Hand) -> str:
+def _only_names_itself(hand: Hand) -> bool:
+    """It asks the same again, with a name that nobody else has."""
+    effect = hand.effect
+    return isinstance(effect, fx.Ask) and not effect.claim.stamp and not effect.claim.replace_queued
+
+
+def _needs_stamp(effect: fx.Effect) -> bool:
+    return isinstance(effect, fx.Republish) or (isinstance(effect, fx.Ask) and bool(effect.claim.stamp))
+
+
+def _phase(effect: fx.Effect) -> str:
     if isinstance(effect, fx.Ask):
-        return ASK_AGAIN if hand.machine.phase == "naming" else CLAIM  # type: ignore[union-attr]
+        return TAKE_PLACE if effect.claim.replace_queued else ASK_AGAIN
     if isinstance(effect, fx.RunBody):
         return BODY
     if isinstance(effect, fx.Republish):

@@ -74,7 +74,20 @@ class Answer(NamedTuple):
 class Shelf:
     """What the store knows of the key. Equal shelves are one object, so they hash and compare by identity."""
 
-    __slots__ = ("attempt", "attempts", "copy", "entry", "is_awaited", "live", "memo", "mover", "owner", "receipts", "state", "token")
+    __slots__ = (
+        "attempt",
+        "attempts",
+        "copy",
+        "entry",
+        "is_awaited",
+        "live",
+        "memo",
+        "mover",
+        "owner",
+        "receipts",
+        "state",
+        "token",
+    )
 
     def __init__(self, entry: Kept | None, receipts: tuple[Receipt | None, ...]) -> None:
         self.entry = entry

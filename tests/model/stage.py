@@ -12,7 +12,7 @@ from tests.model.shelf import CALLER, DEAD, NAMES, NOW, Answer, Ask, Shelf, Stor
 from tests.model.world import (
     ACK,
     ASK_AGAIN,
-    BODIES,
+    BODY,
     CALL,
     CLAIM,
     FAILED,
@@ -190,7 +190,7 @@ class Stage:
         if end in (OK, FAILED, REVOKED, REVOKING) or end[:1] in (SKIPPED_FOR, JOINED_TO):
             return STARTED_AGAIN
         for other, rival in enumerate(draft.workers):
-            if other != place and rival.phase in BODIES and (rival.token == worker.token or not rival.lapsed):
+            if other != place and rival.phase == BODY and (rival.token == worker.token or not rival.lapsed):
                 return SIDE_BY_SIDE
         if self._is_done_by_another(draft, worker):
             return DONE_AGAIN
@@ -219,7 +219,7 @@ class Stage:
     def runs_elsewhere(self, draft: Draft, place: int, job: int) -> bool:
         """Whether a body of the job runs at another worker under a lease that is its own."""
         return any(
-            worker.phase in BODIES and worker.job == job and not worker.lapsed and worker.token == draft.newest
+            worker.phase == BODY and worker.job == job and not worker.lapsed and worker.token == draft.newest
             for other, worker in enumerate(draft.workers)
             if other != place
         )
@@ -326,10 +326,18 @@ class Stage:
         hand = self.hand(draft.workers[place])
         assert isinstance(hand.effect, fx.Republish)
         message = self.message_of(draft, place, hand.effect)
-        after = self.machines.republished(hand).hand
-        assert isinstance(after.effect, fx.Ask)
-        draft.set_worker(place, draft.workers[place]._replace(phase=ASK_AGAIN, hand=after.number))
-        return self.publish(draft, draft.workers[place].job, message)
+        after, worker = self.machines.republished(hand).hand, draft.workers[place]
+        if isinstance(after.effect, fx.Ask):
+            draft.set_worker(place, worker._replace(phase=ASK_AGAIN, hand=after.number))
+        else:
+            self.is_settled(draft, place, worker, ACK)
+        return self.publish(draft, worker.job, message)
+
+    def is_settled(self, draft: Draft, place: int, worker: Worker, phase: str) -> None:
+        """It has no more to ask for this delivery: its attempt is over."""
+        over = worker._replace(phase=phase, token=0, lapsed=0, asked="", seen=0, given=0, floor=0, hand=0, out=())
+        draft.set_worker(place, over)
+        self.retire(draft, self.worker_attempt(place, worker.job))
 
     def message_of(self, draft: Draft, place: int, effect: fx.Republish | fx.Defer | fx.GoOn) -> Message:
         envelope = effect.envelope
@@ -455,9 +463,7 @@ class Stage:
             draft.shelf = self.store.recopy(shelf, name[named])
         if wire and draft.late is not None:
             draft.late = draft.late._replace(ask=draft.late.ask._replace(copy=name[wire]))
-        draft.workers = tuple(
-            _renamed(worker, name, tag) if worker.job == job else worker for worker in draft.workers
-        )
+        draft.workers = tuple(_renamed(worker, name, tag) if worker.job == job else worker for worker in draft.workers)
         renamed = sorted(each._replace(name=name[each.name], tag=tag[each.tag]) for each in messages)
         draft.set_messages(job, tuple(renamed))
 

@@ -29,20 +29,19 @@ CLAIM = "claims"
 BODY = "body"
 SETTLE = "settles its claim"
 RECEIPT = "leaves a receipt"
-RETRY_EARLY = "published its retry early"
 PUBLISH_RETRY = "publishes the retry"
 PUT_BACK = "puts back"
 PUT_BACK_COPY = "puts a copy back"
 ASK_AGAIN = "asks again, with its copy back"
+TAKE_PLACE = "takes the place of its twin"
 ACK = "acks"
 KILLED = "child killed"
 REJECT = "gives the message back"
 TERMINATED = "child terminated"
 
-BODIES = frozenset({BODY, RETRY_EARLY})
-HOLDING = frozenset({BODY, RETRY_EARLY, SETTLE})
+HOLDING = frozenset({BODY, SETTLE})
 """A child is there that holds the lease, or may not know yet that it gave it back."""
-ASKING = frozenset({CLAIM, ASK_AGAIN})
+ASKING = frozenset({CLAIM, ASK_AGAIN, TAKE_PLACE})
 MAY_BE_GRANTED = ASKING | {PUT_BACK_COPY}
 """It asks with its attempt still, and a packet that comes late may be granted the key under it."""
 CHILD = HOLDING | MAY_BE_GRANTED | {PUBLISH_RETRY, PUT_BACK, RECEIPT}
@@ -264,12 +263,10 @@ class Behaviour:
     call: type[Call] = Call
     settles_by_owner: bool = False
     attempt_in_message: bool = False
-    names_each_delivery: bool = False
     never_marks: bool = False
     revoked_frees_by_owner: bool = False
     revoked_leaves_no_receipt: bool = False
     acks_before_put_back: bool = False
     acks_before_retry: bool = False
-    publishes_before_requeue: bool = False
     settles_as_retry: bool = False
     new_attempt_when_asked_again: bool = False
