@@ -128,6 +128,7 @@ for _name in (
     "three workers",
     "clock stands",
     "clock falls back",
+    "given up",
 ):
     _whole = LONG[f"{_name}, all faults"] = CONFIGURATIONS[_name]
     CONFIGURATIONS[_name] = replace(_whole, budget=_whole.budget - 1)

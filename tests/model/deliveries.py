@@ -337,7 +337,7 @@ class Deliveries:
         retries: int = 0,
         faults: int = 0,
     ) -> Iterator[Step]:
-        """Its machine settles the claim. (The body could as well have ended only now, so this is one step with that.)"""
+        """Its machine settles the claim: one step with the end of the body, which could as well have come only now."""
         stage, step = self._stage, hand.effect
         assert isinstance(step, fx.Settle)
         draft = Draft(world)
@@ -492,6 +492,7 @@ class Deliveries:
         gone, desk = self._gone(world, place, worker, by_owner=self._behaviour.revoked_frees_by_owner)
         broken = ""
         if not self._behaviour.revoked_leaves_no_receipt:
+            # Also where a child was terminated: its lease may have run out before its parent hears of that.
             gone.end([desk], "revoked", anyway=True)  # type: ignore[list-item]
             draft.shelf = desk.shelf
             broken = self._settled(world, place, worker, draft.shelf)

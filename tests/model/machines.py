@@ -145,16 +145,17 @@ class Machines:
         """Of a call; a delivery hears of it in the step that found the holder."""
         return self._told(hand, "stood in", lambda machine: machine.stood_in(has_handle=True))
 
-    def as_in_hand(self, hand: Hand) -> Hand:
-        """A name that it gave is as good as one that its message had, once that is not delivered again."""
+    def called(self, hand: Hand, copy: str) -> Hand:
+        """The same state, with another sign for the name of its message."""
 
         def event(machine: Any) -> fx.Effect:
-            machine.envelope = machine.envelope._replace(copy=IN_HAND)
+            machine.envelope = machine.envelope._replace(copy=copy)
             effect = hand.effect
-            assert isinstance(effect, fx.Ask)
-            return fx.Ask(effect.layer, replace(effect.claim, copy=IN_HAND), effect.again)
+            if isinstance(effect, fx.Ask):
+                return fx.Ask(effect.layer, replace(effect.claim, copy=copy), effect.again)
+            return effect
 
-        return self._told(hand, "as in hand", event).hand
+        return self._told(hand, ("called", copy), event).hand
 
     def _told(self, hand: Hand, name: Any, event: Callable[[Any], fx.Effect]) -> Heard:
         known = hand.memo.get(name)

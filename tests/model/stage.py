@@ -59,6 +59,7 @@ KEY_BLOCKED = "the key was blocked for ever"
 COPIES_STAY = "superfluous copies went round for ever"
 
 AT_ONCE = frozenset({ACK, PUT_BACK, REJECT})
+SAME_UNDER_ANY_NAME = frozenset({CLAIM, ASK_AGAIN, BODY})
 
 _new = tuple.__new__
 
@@ -280,6 +281,7 @@ class Stage:
         for job in self._marked_copies(draft):
             self._number_copies(draft, job)
             self._forget_twins(draft, job)
+        self._forget_messages(draft)
         if not self._told_apart:
             self._sort_workers(draft)
         return _new(
@@ -357,16 +359,20 @@ class Stage:
             self._void_stamps(draft)
 
     def _forget_messages(self, draft: Draft) -> None:
-        """A message that is not delivered again has no name but the one that the machine knows."""
+        """A message that is not delivered again has no name but the one that the machine knows, whoever gave it."""
         for place, worker in enumerate(draft.workers):
             if worker.owns or not worker.hand:
                 continue
             hand, message = self.hand(worker), worker.message
             copy = hand.machine.envelope.copy
-            if copy == ME and worker.phase == ASK_AGAIN:
-                hand = self.machines.as_in_hand(hand)
-                message = message._replace(name=worker.given)
-                draft.set_worker(place, worker._replace(hand=hand.number, given=0, message=message))
+            if worker.phase in SAME_UNDER_ANY_NAME:
+                name = worker.given if copy == ME else message.name if copy else 0
+                sign = IN_HAND if name or worker.phase == ASK_AGAIN else ""
+                if copy != sign:
+                    hand = self.machines.called(hand, sign)
+                if hand.number != worker.hand or worker.given or message.name != name:
+                    message = message._replace(name=name)
+                    draft.set_worker(place, worker._replace(hand=hand.number, given=0, message=message))
             elif message.name and copy != IN_HAND:
                 draft.set_worker(place, worker._replace(message=message._replace(name=0)))
 

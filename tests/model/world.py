@@ -246,7 +246,7 @@ class Config:
     ahead: bool = True
     """The clock is ahead of all tokens. (False: it stands still.)"""
     floor: bool = False
-    """There is a resource that refuses what is older than it has seen, and claims name that; the clock may fall back."""
+    """A resource refuses what is older than it has seen, and claims name that: the clock falls back with the data."""
     shared_tags: bool = False
     """A redelivered message keeps its delivery tag: an acknowledgement of one copy is one of the other too."""
     endless: frozenset[int] = frozenset()
