@@ -265,12 +265,6 @@ class ReleaseBesideAnEndIsNotRemembered(Rules):
 # -- copies ------------------------------------------------------------------------------------------------------------
 
 
-class OwnQueuedIsNotPublished(Rules):
-    def note_copy(self, ask: Claim, entry: Kept, now: int) -> tuple[Kept | None, bool]:
-        own = entry.owner == ask.owner and entry.state == "queued"
-        return (None, False) if own else super().note_copy(ask, entry, now)
-
-
 class NoCopyGoesOn(Rules):
     def note_copy(self, ask: Claim, entry: Kept, now: int) -> tuple[Kept | None, bool]:
         own = entry.owner == ask.owner and entry.state == "running"
