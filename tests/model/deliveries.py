@@ -208,7 +208,7 @@ class Deliveries:
     def _hears(self, draft: Draft, place: int, worker: Worker, answer: Answer, heard: Heard) -> str:
         broken = self._stands_in(draft, answer) if heard.stands_in else ""
         if answer.kind == "completed":
-            broken = broken or self._learns_of_an_end(draft, place, worker.job, answer)
+            broken = broken or self._learns_of_an_end(draft, place, worker, answer)
         granted = answer.token if answer.kind == "lease" else 0
         seen = answer.token if _needs_stamp(heard.hand.effect) else 0
         draft.set_worker(place, worker._replace(token=granted, lapsed=0, asked="", seen=seen))
@@ -217,11 +217,14 @@ class Deliveries:
             broken = broken or self._stage.started(draft, place)
         return broken
 
-    def _learns_of_an_end(self, draft: Draft, place: int, job: int, answer: Answer) -> str:
+    def _learns_of_an_end(self, draft: Draft, place: int, worker: Worker, answer: Answer) -> str:
+        job = worker.job
         receipt = draft.shelf.receipts[job]
         if answer.owner != job:
             draft.set_end(job, f"{JOINED_TO}{answer.owner}")
-            return TOLD_WRONG if self._stage.runs_elsewhere(draft, place, job) else ""
+            # Told the same again, it ended before the holder of a lease that had run out came back.
+            wrong = not worker.asked and self._stage.runs_elsewhere(draft, place, job)
+            return TOLD_WRONG if wrong else ""
         if receipt and receipt.twin and answer.how != "skipped":
             draft.set_end(job, f"{JOINED_TO}{NAMES.index(receipt.twin)}")
         elif answer.how == "skipped":

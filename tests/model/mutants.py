@@ -47,6 +47,12 @@ MUTANTS: dict[str, Mutant] = {
         replace(ONE, faults=faults("lost", "pause", "redeliver"), budget=3),
         dropped.RepeatDoesNotRenew(),
     ),
+    "repeat after an end": Mutant(
+        "a lease that ran out is not given back to a job that has ended since",
+        stage.STARTED_AGAIN,
+        replace(UNCLAIMED_JOINER, faults=faults("redeliver", "lost", "pause"), budget=3),
+        dropped.RepeatsAfterAnEnd(),
+    ),
     "adopts running": Mutant(
         "a running entry is not adopted, even by its owner",
         stage.SIDE_BY_SIDE,
