@@ -102,7 +102,7 @@ class Rules:
         self, ask: Claim, entry: Kept | None, own: Receipt | None, twin: Receipt | None, now: int
     ) -> Step[Lease | Held | Completed]:
         """*own* is the receipt of the claiming owner, *twin* that of the job it joins."""
-        if entry is not None and self.is_repeat(ask, entry):
+        if entry is not None and self.is_repeat(ask, entry) and not self.ended_since(entry, own, now):
             again = replace(entry, until=now + micros(ask.lease))
             return Step(_lease(ask.key, again), again)
         if own is not None and (own.how != "released" or own.attempt == ask.attempt):
@@ -123,6 +123,10 @@ class Rules:
 
     def is_repeat(self, ask: Claim, entry: Kept) -> bool:
         return entry.attempt == ask.attempt and entry.owner == ask.owner and entry.state == ask.state
+
+    def ended_since(self, entry: Kept, own: Receipt | None, now: int) -> bool:
+        """Whether the job has ended since its lease ran out: another copy of its message was answered with its twin."""
+        return own is not None and own.how != "released" and not self.is_live(entry, now)
 
     def is_live(self, entry: Kept, now: int) -> bool:
         return entry.state in ("queued", "running") and entry.until > now

@@ -60,12 +60,10 @@ class Leaving(Value):
     met_another: bool = False
     """The store has said that another run has the key, whatever became of it since."""
     met_itself: bool = False
-    """The last answer was that this very job has it."""
+    """The last answer was that this very job has it; or another copy of its message goes on."""
     holder: Held | Entry | None = None
     done: Completed | None = None
     stamp: str = ""
-    has_receipt: bool = False
-    """The layer that was asked last has this job's receipt already."""
     ended: Ended | None = None
     steps: tuple[Effect, ...] = ()
     then: Last | None = None
@@ -93,6 +91,7 @@ class Leaving(Value):
         outer: End = "requeue",
         how: How = "released",
         receipt: bool = False,
+        has_receipt: int = -1,
         error: BaseException | None = None,
         copy: str = "",
         keep_starts: bool = False,
@@ -100,11 +99,14 @@ class Leaving(Value):
         first: tuple[Effect, ...] = (),
         last: tuple[Effect, ...] = (),
     ) -> Effect:
-        """Settle what is held, then do *then*. *own* and *outer* end the innermost claim and those around it."""
+        """Settle what is held, then do *then*. *own* and *outer* end the innermost claim and those around it.
+
+        *has_receipt* is the layer where the store has left the receipt in the step that found the holder.
+        """
         steps, inner = list(first), len(self.layers) - 1
         if receipt:  # in all layers: a scheduled job that was retried has its key queued
-            outermost = self.at + self.has_receipt
-            steps += [self._receipt(at, how, error) for at in range(inner, outermost - 1, -1) if at not in self.granted]
+            without = {*range(self.at, inner + 1)} - {*self.granted, has_receipt}
+            steps += [self._receipt(at, how, error) for at in sorted(without, reverse=True)]
         for at in reversed(self.granted):
             if at != inner:
                 steps += self._end(at, outer, how)

@@ -115,13 +115,15 @@ class Delivery(Ending):
             return self._found_ended(answer, layer)
         self.met_another = True
         is_itself = self.facts.is_this_job(answer.owner)
+        if is_named and (is_itself or answer.state == "queued" or not self._ends_at_once(layer)):
+            return self._leave_to_its_copy()
         if answer.state == "queued" and not is_itself:
             self.phase, self.holder = "holder", answer
             return LookAfter(answer)
         if not self.facts.can_wait:
             return self.leave(Raise(self._duplicate(answer)))
         if is_itself:
-            return self._found_itself(answer, is_named)
+            return self._found_itself(answer)
         self.holder = answer
         return self._meet(answer, layer, now)
 
@@ -172,11 +174,9 @@ class Delivery(Ending):
 
     # -- meeting others -----------------------------------------------------------------------------------------------
 
-    def _found_itself(self, held: Held, is_named: bool) -> Effect:
+    def _found_itself(self, held: Held) -> Effect:
         """This very job runs elsewhere: never beside that, and one copy of its message waits in case it dies."""
         self.met_itself = True
-        if is_named:
-            return self.leave(Drop(COPY_WAITS))
         # A further call of its id is not a copy of another message: nothing else has the same callbacks.
         if not self.terms.names_copies or held.state == "queued" or self.envelope.call:
             return self._wait("itself", held, held.remaining if held.state == "running" else float("inf"))
@@ -185,11 +185,16 @@ class Delivery(Ending):
             self.envelope = self.envelope._replace(copy=self.facts.attempt)
             return self._ask()
         if not held.publish:
-            return self.leave(Drop(COPY_WAITS))
+            return self._leave_to_its_copy()
         self.stamp = held.stamp
         self.phase = "republishing"
         self.envelope = self.envelope._replace(rounds=self.envelope.rounds + 1)
         return Republish(self.envelope, held.remaining)
+
+    def _leave_to_its_copy(self) -> Effect:
+        """That one is with the broker, whoever has the key by now: published once more it would be two."""
+        self.met_itself = True
+        return self.leave(Drop(COPY_WAITS))
 
     def republished(self) -> Effect:
         """With the broker again, and named only now: named and never published, it would let all others be dropped."""
@@ -268,10 +273,11 @@ class Delivery(Ending):
             self.envelope = self.envelope._replace(join=held.owner)
 
     def _skip(self, held: Held, layer: Layer) -> Effect:
-        """Nobody waits for it, and the holder does the work. Behind a running one its receipt came with the answer."""
+        """Nobody waits for it, and the holder does the work."""
         holder = held if self.layers[0].slot is not None else None
-        self.has_receipt = held.state != "queued"
-        return self.leave(Drop("skipped", holder), how="skipped", outer="release", receipt=True)
+        # Of a holder that runs, the answer came with a receipt in the entry that was asked for.
+        asked = self.at if held.state != "queued" else -1
+        return self.leave(Drop("skipped", holder), how="skipped", outer="release", receipt=True, has_receipt=asked)
 
     def _over_time(self, held: Held, layer: Layer, now: float) -> Effect | None:
         waited = now - (self.envelope.since or now)

@@ -111,7 +111,7 @@ class PostgresStore(Forked):
     def claim(self, claim: Claim, /) -> Lease | Held | Completed:
         durations = {name: micros(getattr(claim, name)) for name in ("lease", "keep_for", "copy_for")}
         asked = {name: getattr(claim, name) for name in _ASKED}
-        row = self._call("claim_2", namespace=self._namespace, **asked | durations)
+        row = self._call("claim_3", namespace=self._namespace, **asked | durations)
         if next(self._claims) % PURGE_EVERY == 0:
             # The claim has its answer, whatever becomes of the tidying.
             with suppress(StoreError):

@@ -184,7 +184,7 @@ END $$;
 -- answer: 'lease'      with owner, attempt, token, state, starts, took_over
 --         'held'       with owner, attempt, token, state, since, remaining, payload, publish, stamp
 --         'completed'  with owner, how, token, since, outcome, twin, answered, payload
-CREATE OR REPLACE FUNCTION taskguard.claim_2(
+CREATE OR REPLACE FUNCTION taskguard.claim_3(
     _namespace text, _key text, _owner text, _attempt text, _state text, _lease bigint, _keep_for bigint, _floor bigint,
     _reuse text, _skip boolean, _join text, _replace_queued boolean, _payload text, _copy text, _copy_for bigint,
     _stamp text,
@@ -199,12 +199,12 @@ DECLARE
     unended boolean := known AND e.state IN ('queued', 'running');
     live boolean := unended AND e.until > now;
     mine boolean := known AND e.owner = _owner;
-    own taskguard.receipt;
+    own taskguard.receipt := taskguard.receipt_1(_namespace, _key, _owner, now);
     r taskguard.receipt;
     others jsonb;
 BEGIN
-    -- Asked again after a lost reply: the same lease.
-    IF mine AND e.attempt = _attempt AND e.state = _state THEN
+    -- Asked again after a lost reply: the same lease, unless it ran out and the job has ended since, by another copy of it.
+    IF mine AND e.attempt = _attempt AND e.state = _state AND (live OR coalesce(own.how, 'released') = 'released') THEN
         e.until := now + _lease;
         PERFORM taskguard.save_1(e);
         answer := 'lease'; owner := e.owner; attempt := e.attempt; token := e.token; state := e.state;
@@ -214,7 +214,6 @@ BEGIN
 
     -- The owner's own end; who asks again because the reply was lost is answered in the same words. Or that of the job
     -- it joins, unless it runs elsewhere: then it ends as that run does. (A comparison with what is NULL is not true.)
-    own := taskguard.receipt_1(_namespace, _key, _owner, now);
     IF own.how = 'skipped' AND own.attempt = _attempt THEN
         answer := 'held'; owner := own.twin; attempt := ''; token := own.token; state := 'running';
         since := own.at; remaining := 0; payload := ''; publish := false; stamp := '';

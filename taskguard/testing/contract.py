@@ -857,6 +857,19 @@ class StoreContract:
         assert isinstance(store.claim(ask("joiner", join="alice")), Completed)
         assert store.complete(late, succeeded(b"late"))
 
+    def test_promise_5_a_joiner_whose_other_copy_was_answered_does_not_start_when_it_asks_again(
+        self, store: Store, elapse: Elapse
+    ) -> None:
+        store.complete(claimed(store, "alice"), succeeded(b"alice's"))
+        request = ask("joiner", lease=SHORT)
+        store.claim(request)  # granted, and the reply is lost for longer than the lease
+        elapse(PAST)
+        store.claim(ask("joiner", join="alice"))
+        answer = store.claim(request)
+
+        assert isinstance(answer, Completed)
+        assert (answer.owner, answer.outcome) == ("joiner", b"alice's")
+
     def test_promise_5_a_joiner_takes_the_place_of_a_twin_without_an_outcome(self, store: Store) -> None:
         store.release(claimed(store, "alice"), ended("revoked"))
 

@@ -21,7 +21,7 @@ CONFIGURATIONS: dict[str, Config] = {
     "three workers": Config(faults=EVERYDAY, budget=3, jobs=1, workers=3, shared_tags=True),
     "not put back": Config(faults=EVERYDAY, budget=2, requeues_lost=False),
     "wait": Config(faults=EVERYDAY, budget=2, policy="wait"),
-    "replace": Config(faults=EVERYDAY, budget=1, policy="replace"),
+    "replace": Config(faults=EVERYDAY | {"publisher"}, budget=1, payloads_differ=True),
     "reuse": Config(faults=EVERYDAY, budget=2, reuse="anything", failures=1),
     "reuse success": Config(faults=EVERYDAY, budget=2, reuse="success", failures=1),
     "publisher": Config(
@@ -45,6 +45,7 @@ CONFIGURATIONS: dict[str, Config] = {
         queue_ends=False,
         duplicates=True,
         copy_ages=True,
+        copies=12,  # a lease that is lost, and its job requeued, has its publications counted anew
     ),
     "lost messages": Config(
         faults=faults("lose", "publisher"),
@@ -56,6 +57,9 @@ CONFIGURATIONS: dict[str, Config] = {
     "wiped": Config(faults=faults("wipe", "pause", "crash", "redeliver", "lost"), budget=2, frees_forgotten=True),
     "clock stands": Config(faults=faults("pause", "crash", "redeliver", "forget"), budget=2, ahead=False),
     "clock falls back": Config(faults=faults("wipe", "pause", "crash"), budget=2, ahead=False, floor=True),
+    "clock falls back, one job": Config(
+        faults=faults("wipe", "pause", "crash"), budget=2, jobs=1, ahead=False, floor=True
+    ),
     "late packets": Config(faults=faults("late", "pause", "crash", "kill", "refuse"), budget=2, called_again=True),
     "poison": Config(faults=faults("redeliver", "lost"), budget=1, poison=frozenset({0}), max_starts=2),
     "revoked while it runs elsewhere": Config(
@@ -123,6 +127,8 @@ for _name in (
     "lost messages",
     "three workers",
     "clock stands",
+    "clock falls back",
+    "given up",
 ):
     _whole = LONG[f"{_name}, all faults"] = CONFIGURATIONS[_name]
     CONFIGURATIONS[_name] = replace(_whole, budget=_whole.budget - 1)

@@ -25,6 +25,11 @@ class RepeatDoesNotRenew(Rules):
         return replace(step, entry=entry) if entry and self.is_repeat(ask, entry) else step
 
 
+class RepeatsAfterAnEnd(Rules):
+    def ended_since(self, entry: Kept, own: Receipt | None, now: int) -> bool:
+        return False
+
+
 class AdoptsRunning(Rules):
     def may_adopt(self, ask: Claim, entry: Kept, now: int) -> bool:
         return ask.state == "running" and entry.owner == ask.owner
@@ -263,12 +268,6 @@ class ReleaseBesideAnEndIsNotRemembered(Rules):
 
 
 # -- copies ------------------------------------------------------------------------------------------------------------
-
-
-class OwnQueuedIsNotPublished(Rules):
-    def note_copy(self, ask: Claim, entry: Kept, now: int) -> tuple[Kept | None, bool]:
-        own = entry.owner == ask.owner and entry.state == "queued"
-        return (None, False) if own else super().note_copy(ask, entry, now)
 
 
 class NoCopyGoesOn(Rules):

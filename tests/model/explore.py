@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from taskguard.rules import Rules
+from tests.model.calls import Calls
+from tests.model.deliveries import Deliveries
 from tests.model.nature import Nature
-from tests.model.publishers import Publishers
 from tests.model.stage import COPIES_STAY, JOB_LOST, KEY_BLOCKED, Stage, Step
-from tests.model.workers import Workers
 from tests.model.world import (
     ACCEPTED,
     ACK,
@@ -28,7 +28,6 @@ from tests.model.world import (
     FORGOTTEN,
     GONE,
     IDLE,
-    JOINED,
     JOINED_TO,
     MISSED,
     OK,
@@ -81,8 +80,8 @@ class Model:
     ) -> None:
         self.config = config
         self.stage = Stage(config, rules or Rules(), behaviour or Behaviour(), told_apart=told_apart)
-        workers = Workers(self.stage)
-        self._parts = (Publishers(self.stage), Nature(self.stage, workers), workers)
+        workers = Deliveries(self.stage)
+        self._parts = (Calls(self.stage), Nature(self.stage, workers), workers)
 
     def steps(self, world: World) -> Iterator[Step]:
         for part in self._parts:
@@ -104,7 +103,7 @@ class Model:
             return False
         if phase in (GONE, REFUSED):
             return not self.config.called_again
-        assert phase in (ACCEPTED, JOINED, ANSWERED)
+        assert phase in (ACCEPTED, ANSWERED)
         return world.ends[job] == MISSED or _comes_to_an_end(world.ends, job)
 
     def _is_quiet(self, world: World) -> bool:

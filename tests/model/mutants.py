@@ -1,7 +1,7 @@
 """Each rule, dropped: the model must find what goes wrong without it.
 
-Rules of the store are dropped in `dropped.py`, those of workers and publishers by a flag of `Behaviour`. Each mutant
-names the cheapest configuration that catches it, and what kind of violation that is.
+Rules of the store are dropped in `dropped.py`, those of the machines in `slips.py`, those of queues and parents by a
+flag of `Behaviour`. Each mutant names the cheapest configuration that catches it, and what kind of violation that is.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from taskguard.rules import Rules
-from tests.model import dropped, stage
+from tests.model import dropped, slips, stage
 from tests.model.configurations import faults
 from tests.model.world import Behaviour, Config
 
@@ -47,6 +47,12 @@ MUTANTS: dict[str, Mutant] = {
         replace(ONE, faults=faults("lost", "pause", "redeliver"), budget=3),
         dropped.RepeatDoesNotRenew(),
     ),
+    "repeat after an end": Mutant(
+        "a lease that ran out is not given back to a job that has ended since",
+        stage.STARTED_AGAIN,
+        replace(UNCLAIMED_JOINER, faults=faults("redeliver", "lost", "pause"), budget=3),
+        dropped.RepeatsAfterAnEnd(),
+    ),
     "adopts running": Mutant(
         "a running entry is not adopted, even by its owner",
         stage.SIDE_BY_SIDE,
@@ -62,11 +68,14 @@ MUTANTS: dict[str, Mutant] = {
     "late packet adopts": Mutant(
         "an attempt that was requeued does not adopt",
         stage.GHOST,
-        replace(ONE, faults=faults("late"), budget=1, retries=1),
+        replace(ONE, faults=faults("late"), budget=1, retries=1, copy_ages=True),
         dropped.AdoptsForALatePacket(),
     ),
     "replaces running": Mutant(
-        "only a queued job is replaced", stage.CLAIM_TAKEN, replace(TWO, policy="replace"), dropped.ReplacesRunning()
+        "only a queued job is replaced",
+        stage.SIDE_BY_SIDE,
+        replace(TWO, payloads_differ=True),
+        dropped.ReplacesRunning(),
     ),
     "no end of a claim": Mutant(
         "a claim that ran out counts as free",
@@ -144,9 +153,9 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "no floor named": Mutant(
         "claims name the highest token that the resource has seen",
-        stage.TOKEN_FELL,
+        stage.FLOOR_FORGOTTEN,
         replace(ONE, ahead=False, floor=True, faults=faults("wipe"), budget=1),
-        behaviour=Behaviour(names_no_floor=True),
+        behaviour=Behaviour(delivery=slips.ForgetsTheFloor),
     ),
     "end drops the token": Mutant(
         "an ended entry keeps its token", stage.TOKEN_FELL, replace(TWO, ahead=False), dropped.FreedWithoutToken()
@@ -200,7 +209,7 @@ MUTANTS: dict[str, Mutant] = {
         "an entry outlives its lease",
         stage.HOLDER_REFUSED,
         replace(ONE, faults=faults("pause"), budget=1),
-        behaviour=Behaviour(keep_for=0.0),
+        behaviour=Behaviour(delivery=slips.KeepsNothing),
     ),
     "end not remembered": Mutant(
         "an end asked for again is answered as before",
@@ -280,12 +289,6 @@ MUTANTS: dict[str, Mutant] = {
         replace(ONE, faults=faults("revoke", "redeliver", "give up", "lost"), budget=4),
         dropped.ReleaseBesideAnEndIsNotRemembered(),
     ),
-    "own queued not published": Mutant(
-        "a call whose own id is queued publishes",
-        stage.JOB_LOST,
-        replace(CALLED_AGAIN, faults=faults("publisher"), budget=1),
-        dropped.OwnQueuedIsNotPublished(),
-    ),
     "no copy goes on": Mutant(
         "one copy of a running job goes on",
         stage.JOB_LOST,
@@ -307,8 +310,8 @@ MUTANTS: dict[str, Mutant] = {
     "named before published": Mutant(
         "a copy is published, then named",
         stage.JOB_LOST,
-        replace(ONE, faults=faults("published", "redeliver", "crash"), budget=4, retries=1, copy_ages=True),
-        behaviour=Behaviour(names_before_publishing=True),
+        replace(ONE, faults=faults("crash"), budget=2),
+        behaviour=Behaviour(delivery=slips.NamesBeforeItPublishes),
     ),
     "stamp ignored": Mutant(
         "a copy is not named if another was in the meantime",
@@ -320,25 +323,31 @@ MUTANTS: dict[str, Mutant] = {
         "a copy that was published is named",
         stage.COPIES_STAY,
         replace(ONE, faults=faults("published"), budget=2, endless=frozenset({0})),
-        behaviour=Behaviour(never_names=True),
+        behaviour=Behaviour(delivery=slips.NeverNamesACopy),
     ),
     "every copy goes on": Mutant(
         "the other copies are dropped",
         stage.COPIES_STAY,
         replace(ONE, faults=faults("published"), budget=2, endless=frozenset({0})),
-        behaviour=Behaviour(puts_back_every_copy=True),
+        behaviour=Behaviour(delivery=slips.EveryCopyGoesOn),
     ),
-    "delivery named anew": Mutant(
-        "a redelivered message keeps its name",
+    "name stays behind": Mutant(
+        "the copy that goes on carries its name",
         stage.JOB_LOST,
         replace(ONE, faults=faults("redeliver", "crash"), budget=4),
-        behaviour=Behaviour(names_each_delivery=True),
+        behaviour=Behaviour(delivery=slips.TheNameStaysBehind),
     ),
     "unmarked not published": Mutant(
         "who is answered with an unpublished twin publishes it",
         stage.JOB_LOST,
         replace(TWO, faults=faults("publisher"), budget=1),
         dropped.UnmarkedIsNotPublished(),
+    ),
+    "never stands in": Mutant(
+        "who is told to publishes for its twin",
+        stage.JOB_LOST,
+        replace(TWO, faults=faults("publisher"), budget=1),
+        behaviour=Behaviour(call=slips.NeverStandsIn),
     ),
     "overdue not published": Mutant(
         "a message that does not arrive is published again",
@@ -368,7 +377,7 @@ MUTANTS: dict[str, Mutant] = {
         "who published says so",
         stage.TOO_MANY_COPIES,
         REPUBLISHED,
-        behaviour=Behaviour(never_marks=True, stand_in_never_marks=True),
+        behaviour=Behaviour(never_marks=True),
     ),
     "starts not carried over": Mutant(
         "an owner that comes again is counted on",
@@ -392,7 +401,7 @@ MUTANTS: dict[str, Mutant] = {
         "a job that was started max_starts times fails",
         stage.STARTED_TOO_OFTEN,
         replace(POISON, jobs=1),
-        behaviour=Behaviour(ignores_max_starts=True),
+        behaviour=Behaviour(delivery=slips.CountsNoStarts),
     ),
     "forget drops the token": Mutant(
         "a key freed by hand keeps its token",
@@ -416,7 +425,7 @@ MUTANTS: dict[str, Mutant] = {
         "whose end is refused puts its message back",
         stage.JOB_LOST,
         replace(TWO, faults=faults("pause"), budget=1),
-        behaviour=Behaviour(acks_when_refused=True),
+        behaviour=Behaviour(delivery=slips.AcksWhenRefused),
     ),
     "attempt in message": Mutant(
         "an attempt belongs to one delivery",
@@ -434,19 +443,19 @@ MUTANTS: dict[str, Mutant] = {
         "a job that runs elsewhere is put back, not dropped",
         stage.JOB_LOST,
         replace(ONE, faults=faults("redeliver", "crash"), budget=2),
-        behaviour=Behaviour(drops_own_running=True),
+        behaviour=Behaviour(delivery=slips.DropsItsOwnRunning),
     ),
     "gives way by dropping": Mutant(
         "a job gives way to a queued one by being put back",
         stage.JOB_LOST,
         GIVES_WAY,
-        behaviour=Behaviour(gives_way_by_dropping=True),
+        behaviour=Behaviour(delivery=slips.GivesWayByDropping),
     ),
     "own queued ignored": Mutant(
         "a publisher that is told to publishes its own id again",
         stage.JOB_LOST,
         replace(CALLED_AGAIN, faults=faults("publisher"), budget=1),
-        behaviour=Behaviour(ignores_own_queued=True),
+        behaviour=Behaviour(call=slips.IgnoresItsOwnQueued),
     ),
     "revoked frees by owner": Mutant(
         "a revoked message settles its own attempt only",
@@ -460,11 +469,11 @@ MUTANTS: dict[str, Mutant] = {
         replace(ONE, faults=faults("revoke", "redeliver", "crash"), budget=3),
         behaviour=Behaviour(revoked_leaves_no_receipt=True),
     ),
-    "looks before joining": Mutant(
+    "joins nobody": Mutant(
         "a joiner's claim names its twin",
         stage.DONE_AGAIN,
         JOINER,
-        behaviour=Behaviour(looks_before_joining=True),
+        behaviour=Behaviour(delivery=slips.JoinsNobody),
     ),
     "acks before put back": Mutant(
         "a message is acknowledged after it was put back",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.model.publishers import told
-from tests.model.shelf import CALLER, COPY_FOR, DEAD, NAMES, NOW, Ask, Holder
-from tests.model.stage import GHOST, STALE_ACTED, Stage, Step, idle_places
-from tests.model.workers import Workers
+from taskguard.store import Claim
+from tests.model.calls import told
+from tests.model.deliveries import Deliveries
+from tests.model.shelf import CALLER, COPY_FOR, DEAD, KEEP, KEY, LEASE, NAMES, NOW, Ask, Holder
+from tests.model.stage import GHOST, LATE, STALE_ACTED, Stage, Step, idle_places
 from tests.model.world import (
     ACK,
     CALL,
@@ -39,11 +40,14 @@ ONCE = "z"
 
 
 class Nature:
-    def __init__(self, stage: Stage, workers: Workers) -> None:
+    def __init__(self, stage: Stage, workers: Deliveries) -> None:
         self._stage = stage
         self._workers = workers
         self._config = stage.config
         self._store = stage.store
+        reuse, owner = self._config.reuse, NAMES[CALLER]
+        claim = Claim(KEY, owner, ONCE, state="queued", lease=LEASE, keep_for=KEEP, reuse=reuse, copy_for=COPY_FOR)
+        self._once = stage.store.asks(claim)
 
     def steps(self, world: World) -> Iterator[Step]:
         yield from self._deliveries(world)
@@ -73,7 +77,9 @@ class Nature:
         left = list(world.broker[job])
         left.remove(message)
         draft.set_messages(job, tuple(left))
-        draft.set_worker(place, Worker(CLAIM, job, owns=True, name=message.name, tag=message.tag, join=message.join))
+        hand = self._stage.machines.delivery(job, message)
+        worker = Worker(CLAIM, job, owns=True, message=message, floor=message.floor, hand=hand.number)
+        draft.set_worker(place, worker)
         if self._stage.hurries(world.faults) and self._stage.alike:
             yield from self._workers.steps_of(draft.frozen(), place)
         else:
@@ -102,7 +108,7 @@ class Nature:
             yield from self._lease_ends(world)
         elif shelf.live:
             yield from self._queue_ends(world)
-        if shelf.live and self._config.copy_ages and entry.copy_until > NOW:
+        if shelf.live and entry.copy_until > NOW and (self._config.copy_ages or self._is_awaited_in_vain(world)):
             draft = Draft(world)
             draft.shelf = self._store.age_copy(shelf)
             yield self._stage.step("the time of the published copy passes", draft)
@@ -114,6 +120,17 @@ class Nature:
             draft = Draft(world)
             draft.shelf = self._store.drop_entry(shelf)
             yield self._stage.step("the store drops the freed entry", draft)
+
+    def _is_awaited_in_vain(self, world: World) -> bool:
+        """The message that alone may start the queued job is nowhere, as its worker died before it left."""
+        shelf, job = world.shelf, world.shelf.owner
+        if not shelf.is_awaited or job < 0:
+            return False
+        names = {message.name for message in world.broker[job]}
+        for worker in world.workers:
+            if worker.job == job:
+                names |= {worker.message.name, worker.given, worker.out.name if worker.out else 0}
+        return shelf.copy not in names
 
     def _lease_ends(self, world: World) -> Iterator[Step]:
         holder = self._holder(world)
@@ -153,15 +170,15 @@ class Nature:
 
     def _duplicate_call(self, world: World) -> Iterator[Step]:
         """One more call of the key: it publishes for the holder if it is told to, and marks that."""
-        ask = Ask(CALLER, ONCE, "queued", reuse=self._config.reuse, copy_for=COPY_FOR)
+        ask = Ask(CALLER, ONCE, self._once)
         answer, shelf = self._store.claim(world.shelf, ask, world.newest)
         if answer.kind != "held" or not answer.publish:
             return
         draft = Draft(world)
         broken = self._stage.publish(draft, answer.owner)
         draft.shelf = shelf
-        if not self._stage.behaviour.stand_in_never_marks:
-            _, draft.shelf = self._store.requeue(shelf, Holder(answer.owner, answer.attempt, answer.token))
+        if not self._stage.behaviour.never_marks:
+            _, draft.shelf = self._store.mark(shelf, Holder(answer.owner, answer.attempt, answer.token))
         draft.shelf = self._store.rename(draft.shelf, ((ONCE, DEAD),))
         yield self._stage.step(f"a later call publishes {NAMES[answer.owner]} again", draft, broken=broken)
 
@@ -177,9 +194,9 @@ class Nature:
             if ended_with and ended_with == world.newest:
                 broken = GHOST
             if shelf.token != world.shelf.token:
-                broken = broken or self._stage.granted(draft, world, ask.job, answer)
+                broken = broken or self._stage.granted(draft, world, ask, answer)
                 self._unheard(draft, ask, answer.token)
-        if ask.attempt == "late":
+        if ask.attempt == LATE:
             self._stage.retire(draft, ask.attempt)
         return self._stage.step(f"the late claim of {NAMES[ask.job]} arrives: {told(answer)}", draft, broken=broken)
 
@@ -221,6 +238,8 @@ class Nature:
     def _wiped(self, world: World) -> Step:
         draft = Draft(world)
         draft.shelf = self._store.empty
+        if self._config.floor:
+            self._stage.clock_falls(draft)
         draft.ends = tuple(_unremembered(end) for end in world.ends)
         _forget_claims(draft, 0)
         return self._stage.step("the store loses all it knew", draft, fault=True)

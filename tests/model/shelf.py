@@ -8,11 +8,11 @@ So the number of different shelves is small, and each verb is computed once for 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, NamedTuple, TypeVar
 
-from taskguard.rules import Kept, Receipt, Rules, Step, micros, stamp_of
-from taskguard.store import Claim, Claimant, Completed, Ending, Held, How, Lease, Reuse
+from taskguard.rules import AWAITED, Kept, Receipt, Rules, Step, micros, stamp_of
+from taskguard.store import Claim, Claimant, Completed, Ending, Held, How, Lease
 
 Known = TypeVar("Known")
 
@@ -32,23 +32,21 @@ DEAD = "x"
 """The attempt of somebody who is gone: it equals no attempt that is still asked with."""
 
 
+GAP = 1000
+"""Between the tokens that anybody remembers there is room for others: time passes in between."""
+
+
 class Ask(NamedTuple):
-    """A claim, in the words of the model."""
+    """A claim that a machine asked for, and what its signs stand for."""
 
     job: int
     attempt: str
-    state: str
-    skip: bool = False
-    join: int = -1
-    reuse: Reuse = "nothing"
+    claim: int
+    """See `Store.asks`."""
     copy: int = 0
-    copy_for: float = 0.0
-    names: bool = False
     seen: int = 0
     """The token in the stamp that it gives back, if it names its copy; 0 if no stamp of this entry."""
     floor: int = 0
-    replace_queued: bool = False
-    keep_for: float = KEEP
 
 
 class Holder(NamedTuple):
@@ -70,12 +68,26 @@ class Answer(NamedTuple):
     publish: bool = False
     starts: int = 0
     how: str = ""
+    payload: str = ""
 
 
 class Shelf:
     """What the store knows of the key. Equal shelves are one object, so they hash and compare by identity."""
 
-    __slots__ = ("attempt", "attempts", "copy", "entry", "live", "memo", "mover", "owner", "receipts", "state", "token")
+    __slots__ = (
+        "attempt",
+        "attempts",
+        "copy",
+        "entry",
+        "is_awaited",
+        "live",
+        "memo",
+        "mover",
+        "owner",
+        "receipts",
+        "state",
+        "token",
+    )
 
     def __init__(self, entry: Kept | None, receipts: tuple[Receipt | None, ...]) -> None:
         self.entry = entry
@@ -84,9 +96,13 @@ class Shelf:
         self.owner = _index(entry.owner) if entry else -1
         self.token = entry.token if entry else 0
         self.attempt = entry.attempt if entry else ""
-        # A running entry names the copy that goes on, a queued one the attempt that was last told to publish.
-        self.copy = int(entry.copy) if entry and entry.copy and entry.state == "running" else 0
-        self.mover = entry.copy if entry and entry.state == "queued" else ""
+        # A running entry names the copy that goes on; a queued one the message of a retry, which alone may start it,
+        # or the attempt that was last told to publish.
+        named = entry.copy if entry else ""
+        self.is_awaited = named.startswith(AWAITED)
+        has_name = self.is_awaited or (entry is not None and entry.state == "running")
+        self.copy = int(named.removeprefix(AWAITED) or 0) if has_name else 0
+        self.mover = named if not has_name else ""
         requeued_by = entry.requeued_by if entry else ""
         self.attempts = {self.attempt, self.mover, requeued_by, *[kept.attempt for kept in receipts if kept]}
         self.live = entry is not None and entry.state in ("queued", "running") and entry.until > NOW
@@ -116,6 +132,8 @@ class Store:
         self._ahead = ahead
         self._counts_starts = counts_starts
         self._shelves: dict[tuple[Kept | None, tuple[Receipt | None, ...]], Shelf] = {}
+        self._claims: list[Claim] = []
+        self._numbers: dict[Any, int] = {}
         self.empty = self._shelf(None, (None,) * jobs)
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
@@ -123,25 +141,28 @@ class Store:
     def claim(self, shelf: Shelf, ask: Ask, newest: int) -> tuple[Answer, Shelf]:
         return self._once(shelf, ("claim", ask, newest), lambda: self._claim(shelf, ask, newest))
 
+    def asks(self, claim: Claim) -> int:
+        """The number of this claim, which has signs for what is not the machine's business."""
+        name = tuple(getattr(claim, each.name) for each in fields(claim) if each.name != "meanwhile")
+        if name not in self._numbers:
+            self._numbers[name] = len(self._claims)
+            self._claims.append(claim)
+        return self._numbers[name]
+
+    def claim_of(self, ask: Ask) -> Claim:
+        return self._claims[ask.claim]
+
     def _claim(self, shelf: Shelf, ask: Ask, newest: int) -> tuple[Answer, Shelf]:
-        claim = Claim(
-            KEY,
-            NAMES[ask.job],
-            ask.attempt,
-            state="queued" if ask.state == "queued" else "running",
-            lease=LEASE,
-            keep_for=ask.keep_for,
+        asked = self._claims[ask.claim]
+        claim = replace(
+            asked,
+            attempt=ask.attempt,
             floor=self._value(ask.floor) if ask.floor else 0,
-            reuse=ask.reuse,
-            skip=ask.skip,
-            join=NAMES[ask.join] if ask.join >= 0 else "",
-            replace_queued=ask.replace_queued,
             copy=str(ask.copy) if ask.copy else "",
-            copy_for=ask.copy_for,
-            stamp=self._stamp(shelf, ask) if ask.names else "",
+            stamp=self._stamp(shelf, ask) if asked.stamp else "",
         )
         own = shelf.receipts[ask.job] if ask.job != CALLER else None
-        twin = shelf.receipts[ask.join] if ask.join >= 0 else None
+        twin = shelf.receipts[NAMES.index(claim.join)] if claim.join else None
         step = self._rules.claim(claim, self._entry(shelf), own, twin, NOW)
         return self._answer(step.answer, newest), self._saved(shelf, step, newest)
 
@@ -154,12 +175,28 @@ class Store:
             shelf, ("renew", holder), lambda entry: self._rules.renew(self._lease(holder), LEASE, entry, NOW)
         )
 
-    def requeue(self, shelf: Shelf, holder: Holder, *, keep_starts: bool = False) -> Told:
+    def requeue(self, shelf: Shelf, holder: Holder, *, keep_starts: bool = False, copy: int = 0) -> Told:
         def ask(entry: Kept | None) -> Step[bool]:
             claimant, own = self._claimant(holder), shelf.receipts[holder.job]
-            return self._rules.requeue(claimant, LEASE, entry, NOW, own=own, copy_for=COPY_FOR, keep_starts=keep_starts)
+            return self._rules.requeue(
+                claimant,
+                LEASE,
+                entry,
+                NOW,
+                own=own,
+                copy_for=COPY_FOR,
+                keep_starts=keep_starts,
+                copy=str(copy) if copy else "",
+            )
 
-        return self._verb(shelf, ("requeue", holder, keep_starts), ask)
+        return self._verb(shelf, ("requeue", holder, keep_starts, copy), ask)
+
+    def mark(self, shelf: Shelf, holder: Holder) -> Told:
+        def ask(entry: Kept | None) -> Step[bool]:
+            claimant, own = self._claimant(holder), shelf.receipts[holder.job]
+            return self._rules.mark(claimant, LEASE, entry, NOW, own=own, copy_for=COPY_FOR)
+
+        return self._verb(shelf, ("mark", holder), ask)
 
     def complete(self, shelf: Shelf, holder: Holder, how: How = "succeeded", linger: float = 0.0) -> Told:
         def ask(entry: Kept | None) -> Step[bool]:
@@ -201,7 +238,8 @@ class Store:
         return self._changed(shelf, ("token", token), token=token)
 
     def recopy(self, shelf: Shelf, copy: int) -> Shelf:
-        return self._changed(shelf, ("copy", copy), copy=str(copy) if copy else "")
+        name = str(copy) if copy else ""
+        return self._changed(shelf, ("copy", copy), copy=AWAITED + name if shelf.is_awaited else name)
 
     def rename(self, shelf: Shelf, names: tuple[tuple[str, str], ...]) -> Shelf:
         """Attempts are called otherwise from now on."""
@@ -213,7 +251,7 @@ class Store:
         entry = shelf.entry
         if entry is not None:
             requeued_by = names.get(entry.requeued_by, entry.requeued_by)
-            copy = names.get(entry.copy, entry.copy) if entry.state == "queued" else entry.copy
+            copy = names.get(entry.copy, entry.copy) if shelf.mover else entry.copy
             entry = replace(
                 entry,
                 attempt=names.get(entry.attempt, entry.attempt),
@@ -259,12 +297,14 @@ class Store:
         return Lease(KEY, NAMES[holder.job], holder.attempt, token=self._value(holder.token))
 
     def _value(self, rank: int) -> int:
-        return rank if self._ahead else NOW + rank - 1
+        return rank if self._ahead else NOW + round((rank - 1) * GAP)
 
-    def _rank(self, token: int, newest: int) -> int:
+    def _rank(self, token: int, newest: int) -> Any:
+        """A fraction for a token between two that are remembered: the normal form counts them anew."""
         if self._ahead:
             return newest + 1 if token >= NOW else token
-        return max(0, token - NOW + 1)
+        whole, part = divmod(token - NOW, GAP)
+        return max(0, whole + 1 + part / GAP if part else whole + 1)
 
     def _answer(self, answer: Lease | Held | Completed, newest: int) -> Answer:
         owner = _index(answer.owner)
@@ -273,7 +313,7 @@ class Store:
         token = self._rank(answer.token, newest)
         if isinstance(answer, Lease):
             return Answer("lease", owner, token, answer.state, answer.attempt, starts=answer.starts)
-        return Answer("held", owner, token, answer.state, answer.attempt, answer.publish)
+        return Answer("held", owner, token, answer.state, answer.attempt, answer.publish, payload=answer.payload)
 
     def _saved(self, shelf: Shelf, step: Step[Any], newest: int) -> Shelf:
         entry, receipts = shelf.entry, shelf.receipts
@@ -309,7 +349,7 @@ class Store:
 
 
 def _normal_receipt(receipt: Receipt) -> Receipt:
-    return replace(receipt, token=0, at=NOW, until=LIVE)
+    return replace(receipt, token=0, at=NOW, until=LIVE, answered=False)
 
 
 def _normal_time(time: int) -> int:

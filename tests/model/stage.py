@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from taskguard.engine import effects as fx
 from taskguard.rules import Rules
-from tests.model.shelf import COPY_FOR, DEAD, NAMES, Answer, Ask, Shelf, Store
+from tests.model.machines import IN_HAND, ME, Hand, Machines
+from tests.model.shelf import CALLER, DEAD, NAMES, NOW, Answer, Ask, Shelf, Store
 from tests.model.world import (
     ACK,
     ASK_AGAIN,
-    BODIES,
+    BODY,
     CALL,
     CLAIM,
     FAILED,
@@ -44,6 +46,7 @@ SIDE_BY_SIDE = "two bodies ran side by side"
 STALE_ACTED = "a stale holder acted"
 HOLDER_REFUSED = "a holder that nobody replaced was refused"
 TOKEN_FELL = "a token did not rise"
+FLOOR_FORGOTTEN = "the token that a resource has seen was forgotten"
 CLAIM_TAKEN = "a live claim was taken"
 ANSWERED_OTHERWISE = "a verb asked again was answered otherwise"
 TOLD_WRONG = "a job was reported to have ended as it did not"
@@ -56,6 +59,7 @@ KEY_BLOCKED = "the key was blocked for ever"
 COPIES_STAY = "superfluous copies went round for ever"
 
 AT_ONCE = frozenset({ACK, PUT_BACK, REJECT})
+SAME_UNDER_ANY_NAME = frozenset({CLAIM, ASK_AGAIN, BODY})
 
 _new = tuple.__new__
 
@@ -76,6 +80,7 @@ class Stage:
         self.config = config
         self._told_apart = told_apart
         self.behaviour = behaviour
+        self.machines = Machines(config, behaviour.delivery, behaviour.call)
         counts = config.max_starts > 0
         self.store = Store(rules, config.jobs, ahead=config.ahead, counts_starts=counts)
         # Without revocations to remember, idle workers are alike.
@@ -83,6 +88,7 @@ class Stage:
         self._remembers = "wipe" not in config.faults
         self._workers = [f"w{place}" for place in range(config.workers)]
         self._publishers = [f"p{job}" for job in range(config.jobs)]
+        self._claims: dict[int, int] = {}
 
     def first(self) -> World:
         jobs = range(self.config.jobs)
@@ -90,7 +96,7 @@ class Stage:
             shelf=self.store.empty,
             newest=0,
             broker=((),) * len(jobs),
-            publishers=tuple(Publisher(PUBLISH_BARE if job in self.config.bare else CALL) for job in jobs),
+            publishers=tuple(self.calling(job) for job in jobs),
             workers=(IDLER,) * self.config.workers,
             ends=("",) * len(jobs),
             revoked=(0,) * len(jobs),
@@ -159,18 +165,23 @@ class Stage:
 
     # -- checks --------------------------------------------------------------------------------------------------------
 
-    def granted(self, draft: Draft, before: World, job: int, answer: Answer) -> str:
+    def granted(self, draft: Draft, before: World, ask: Ask, answer: Answer) -> str:
         """A new token was granted; says what is broken by that."""
         newest = before.newest
         draft.newest = max(newest, answer.token)
-        if answer.token <= newest:
+        # A clock that fell back gives out tokens that the resource refuses, to whoever does not know of that yet.
+        if answer.token <= (ask.floor if self.config.floor else newest):
             return TOKEN_FELL
-        entry = before.shelf.entry
-        if entry is None or entry.owner == NAMES[job]:
+        entry, claim = before.shelf.entry, self.store.claim_of(ask)
+        if entry is None or entry.owner == NAMES[ask.job]:
             return ""
-        if before.shelf.state == "queued" and self.config.policy == "replace":
+        if before.shelf.state == "queued" and claim.replace_queued:
             return ""
         return CLAIM_TAKEN if before.shelf.live or entry.held_until else ""
+
+    def newest(self, world: World) -> int:
+        """The token that nobody has replaced."""
+        return world.shelf.token if self.config.floor else world.newest
 
     def started(self, draft: Draft, place: int) -> str:
         """The body starts at that worker; says what is broken by it."""
@@ -180,7 +191,7 @@ class Stage:
         if end in (OK, FAILED, REVOKED, REVOKING) or end[:1] in (SKIPPED_FOR, JOINED_TO):
             return STARTED_AGAIN
         for other, rival in enumerate(draft.workers):
-            if other != place and rival.phase in BODIES and (rival.token == worker.token or not rival.lapsed):
+            if other != place and rival.phase == BODY and (rival.token == worker.token or not rival.lapsed):
                 return SIDE_BY_SIDE
         if self._is_done_by_another(draft, worker):
             return DONE_AGAIN
@@ -191,15 +202,13 @@ class Stage:
         return ""
 
     def _is_done_by_another(self, draft: Draft, worker: Worker) -> bool:
-        if worker.join >= 0 and draft.ends[worker.join] in (OK, FAILED):
+        join = worker.message.join
+        if join >= 0 and draft.ends[join] in (OK, FAILED):
             return True
         if self.config.reuse == "nothing":
             return False
         good = (OK, FAILED) if self.config.reuse == "anything" else (OK,)
         return any(end in good for other, end in enumerate(draft.ends) if other != worker.job)
-
-    def may_be_skipped(self, job: int) -> bool:
-        return self.config.policy != "wait" and job not in self.config.joiners
 
     def body_elsewhere(self, draft: Draft, place: int, job: int) -> bool:
         return any(
@@ -211,45 +220,49 @@ class Stage:
     def runs_elsewhere(self, draft: Draft, place: int, job: int) -> bool:
         """Whether a body of the job runs at another worker under a lease that is its own."""
         return any(
-            worker.phase in BODIES and worker.job == job and not worker.lapsed and worker.token == draft.newest
+            worker.phase == BODY and worker.job == job and not worker.lapsed and worker.token == draft.newest
             for other, worker in enumerate(draft.workers)
             if other != place
         )
 
-    # -- asks ----------------------------------------------------------------------------------------------------------
+    def clock_falls(self, draft: Draft) -> None:
+        """Behind every token that anybody remembers."""
+        later = {token: token + 1 for token in range(1, draft.newest + 1)} | {0: 0}
+        draft.newest = later[draft.newest]
+        draft.operator = later[draft.operator]
+        self._rename_tokens(draft, later)
 
-    def ask_to_queue(self, job: int, attempt: str, newest: int) -> Ask:
-        return Ask(
-            job,
-            attempt,
-            "queued",
-            reuse=self.config.reuse,
-            # Who waits in the queue anyway is not answered with its twin, and so need not see to its message.
-            copy_for=COPY_FOR if self.config.policy != "wait" and job not in self.config.joiners else 0.0,
-            floor=self._floor(newest),
-            replace_queued=self.config.policy == "replace",
-            keep_for=self.behaviour.keep_for,
-        )
+    # -- machines ------------------------------------------------------------------------------------------------------
 
-    def ask_to_run(self, world: World, worker: Worker, attempt: str, name: int) -> Ask:
-        at_once = self.behaviour.names_before_publishing
-        return Ask(
-            worker.job,
-            attempt,
-            "running",
-            skip=self.may_be_skipped(worker.job),
-            join=-1 if self.behaviour.looks_before_joining else worker.join,
-            reuse=self.config.reuse,
-            copy=name,
-            copy_for=COPY_FOR,
-            names=at_once or worker.phase == ASK_AGAIN,
-            seen=world.shelf.token if at_once else worker.seen,
-            floor=self._floor(world.newest),
-            keep_for=self.behaviour.keep_for,
-        )
+    def hand(self, who: Worker | Publisher) -> Hand:
+        return self.machines.hands[who.hand]
 
-    def _floor(self, newest: int) -> int:
-        return newest if self.config.floor and not self.behaviour.names_no_floor else 0
+    def calling(self, job: int) -> Publisher:
+        """Somebody is about to call the function, with this id."""
+        hand = self.machines.call(job)
+        return Publisher(CALL, hand=hand.number) if isinstance(hand.effect, fx.Ask) else Publisher(PUBLISH_BARE)
+
+    def claim_number(self, hand: Hand) -> int:
+        """Of the claim that this state asks for."""
+        number = self._claims.get(hand.number)
+        if number is None:
+            assert isinstance(hand.effect, fx.Ask)
+            number = self._claims[hand.number] = self.store.asks(hand.effect.claim)
+        return number
+
+    def publish_given(self, draft: Draft, place: int, copy: str) -> int:
+        """The name that a machine gives to what its worker publishes, which others see from now on."""
+        worker = draft.workers[place]
+        if not copy:
+            return 0
+        if copy == IN_HAND:
+            if not worker.message.name:  # nobody else had it, and now there will be two
+                named = worker.message._replace(name=unused_name(draft, worker.job))
+                draft.set_worker(place, worker._replace(message=named))
+            return draft.workers[place].message.name
+        if not worker.given:
+            draft.set_worker(place, worker._replace(given=unused_name(draft, worker.job)))
+        return draft.workers[place].given
 
     def hurries(self, faults: int) -> bool:
         return faults == 0 and not self.config.poison
@@ -260,10 +273,15 @@ class Stage:
         if self.hurries(draft.faults):
             self._hurry(draft)
         self._forget_stamps(draft)
+        self._forget_messages(draft)
+        if self.config.floor:
+            self._forget_floors(draft)
+            draft.broker = tuple(_no_crowd(messages) for messages in draft.broker)
         self._rank_tokens(draft)
         for job in self._marked_copies(draft):
             self._number_copies(draft, job)
             self._forget_twins(draft, job)
+        self._forget_messages(draft)
         if not self._told_apart:
             self._sort_workers(draft)
         return _new(
@@ -293,15 +311,44 @@ class Stage:
         for place, worker in enumerate(draft.workers):
             phase = worker.phase
             if phase in AT_ONCE or (phase == CLAIM and not worker.asked and self.alike):
-                if phase in (PUT_BACK, CLAIM) or (phase == REJECT and worker.owns):
-                    self.publish(draft, worker.job, Message(worker.name, join=join_of(worker)))
+                if phase == PUT_BACK:
+                    assert worker.out
+                    self.publish(draft, worker.job, worker.out)
+                elif phase == CLAIM or (phase == REJECT and worker.owns):
+                    self.publish(draft, worker.job, worker.message._replace(tag=0))
                 self.to_idle(draft, place)
             elif phase == PUT_BACK_COPY:
-                name = worker.name or unused_name(draft, worker.job)
-                self.publish(draft, worker.job, Message(name, join=worker.join))
-                draft.set_worker(place, worker._replace(phase=ASK_AGAIN, owns=False, name=name))
+                self.republish(draft, place)
+                draft.set_worker(place, draft.workers[place]._replace(owns=False))
             elif worker.owns and phase != KILLED:
                 draft.set_worker(place, worker._replace(owns=False))
+
+    def republish(self, draft: Draft, place: int) -> str:
+        """Its copy is with the broker again, and it asks once more, to name it."""
+        hand = self.hand(draft.workers[place])
+        assert isinstance(hand.effect, fx.Republish)
+        message = self.message_of(draft, place, hand.effect)
+        after, worker = self.machines.republished(hand).hand, draft.workers[place]
+        if isinstance(after.effect, fx.Ask):
+            draft.set_worker(place, worker._replace(phase=ASK_AGAIN, hand=after.number))
+        else:
+            self.is_settled(draft, place, worker, ACK)
+        return self.publish(draft, worker.job, message)
+
+    def is_settled(self, draft: Draft, place: int, worker: Worker, phase: str) -> None:
+        """It has no more to ask for this delivery: its attempt is over."""
+        over = worker._replace(phase=phase, token=0, lapsed=0, asked="", seen=0, given=0, floor=0, hand=0, out=())
+        draft.set_worker(place, over)
+        self.retire(draft, self.worker_attempt(place, worker.job))
+
+    def message_of(self, draft: Draft, place: int, effect: fx.Republish | fx.Defer | fx.GoOn) -> Message:
+        envelope = effect.envelope
+        return Message(
+            name=self.publish_given(draft, place, envelope.copy),
+            join=NAMES.index(envelope.join) if envelope.join else -1,
+            heir=NAMES.index(envelope.heir) if envelope.heir else -1,
+            floor=draft.workers[place].floor if envelope.floor else 0,
+        )
 
     def _forget_stamps(self, draft: Draft) -> None:
         """One of a claim that is over is as good as none: its token does not come again."""
@@ -311,31 +358,86 @@ class Stage:
         ):
             self._void_stamps(draft)
 
+    def _forget_messages(self, draft: Draft) -> None:
+        """A message that is not delivered again has no name but the one that the machine knows, whoever gave it."""
+        for place, worker in enumerate(draft.workers):
+            if worker.owns or not worker.hand:
+                continue
+            hand, message = self.hand(worker), worker.message
+            copy = hand.machine.envelope.copy
+            if worker.phase in SAME_UNDER_ANY_NAME:
+                name = worker.given if copy == ME else message.name if copy else 0
+                sign = IN_HAND if name or worker.phase == ASK_AGAIN else ""
+                if copy != sign:
+                    hand = self.machines.called(hand, sign)
+                if hand.number != worker.hand or worker.given or message.name != name:
+                    message = message._replace(name=name)
+                    draft.set_worker(place, worker._replace(hand=hand.number, given=0, message=message))
+            elif message.name and copy != IN_HAND:
+                draft.set_worker(place, worker._replace(message=message._replace(name=0)))
+
+    def _forget_floors(self, draft: Draft) -> None:
+        """What the store knows better need not be named."""
+        known = dict.fromkeys((floor for floor in _floors(draft) if floor <= draft.shelf.token), 0)
+        if any(known):
+            self._rename_floors(draft, known)
+
     def _rank_tokens(self, draft: Draft) -> None:
-        workers, publishers = draft.workers, draft.publishers
         tokens = {0, draft.newest, draft.shelf.token, draft.operator}
-        for worker in workers:
+        for worker in draft.workers:
             tokens.add(worker.token)
             tokens.add(worker.seen)
-        tokens.update([publisher.token for publisher in publishers])
+        tokens.update([publisher.token for publisher in draft.publishers])
         if draft.late is not None:
-            tokens.add(draft.late.token)
-            tokens.add(draft.late.ask.seen)
-        if len(tokens) == draft.newest + 1:
+            tokens.update((draft.late.token, draft.late.ask.seen))
+        if self.config.floor:
+            tokens.add(1)  # the clock, which may fall behind all that is remembered
+            tokens.update(_floors(draft))
+        is_whole = self.config.ahead or all(type(token) is int for token in tokens)
+        if is_whole and len(tokens) == max(tokens) + 1:
             return
         rank = {token: place for place, token in enumerate(sorted(tokens))}
         draft.newest = rank[draft.newest]
         draft.operator = rank[draft.operator]
-        draft.workers = tuple([worker._replace(token=rank[worker.token], seen=rank[worker.seen]) for worker in workers])
-        draft.publishers = tuple([publisher._replace(token=rank[publisher.token]) for publisher in publishers])
-        if draft.late is not None:
-            ask = draft.late.ask
-            draft.late = Late(ask._replace(seen=rank[ask.seen]), rank[draft.late.token])
+        self._rename_tokens(draft, rank)
         if draft.shelf.entry is not None:
             draft.shelf = self.store.retoken(draft.shelf, rank[draft.shelf.token])
 
+    def _rename_tokens(self, draft: Draft, rank: dict[int, int]) -> None:
+        draft.workers = tuple(
+            [worker._replace(token=rank[worker.token], seen=rank[worker.seen]) for worker in draft.workers]
+        )
+        draft.publishers = tuple([each._replace(token=rank[each.token]) for each in draft.publishers])
+        if draft.late is not None:
+            ask = draft.late.ask
+            ask = ask._replace(seen=rank[ask.seen])
+            draft.late = Late(ask, rank[draft.late.token])
+        if self.config.floor:
+            self._rename_floors(draft, rank)
+
+    def _rename_floors(self, draft: Draft, rank: dict[int, int]) -> None:
+        def renamed(message: Message) -> Message:
+            return message._replace(floor=rank.get(message.floor, message.floor)) if message.floor else message
+
+        draft.broker = tuple(tuple(sorted(renamed(message) for message in messages)) for messages in draft.broker)
+        draft.workers = tuple(
+            worker._replace(
+                floor=rank.get(worker.floor, worker.floor),
+                message=renamed(worker.message),
+                out=worker.out and renamed(worker.out),
+            )
+            for worker in draft.workers
+        )
+        if draft.late is not None and draft.late.ask.floor:
+            ask = draft.late.ask
+            draft.late = draft.late._replace(ask=ask._replace(floor=rank.get(ask.floor, ask.floor)))
+
     def _marked_copies(self, draft: Draft) -> set[int]:
-        jobs = {worker.job for worker in draft.workers if worker.name or worker.tag or worker.join >= 0}
+        jobs = {
+            worker.job
+            for worker in draft.workers
+            if worker.given or (worker.job >= 0 and worker.message != PLAIN) or (worker.out and worker.out != PLAIN)
+        }
         if draft.shelf.copy:
             jobs.add(draft.shelf.owner)
         if draft.late is not None:
@@ -343,38 +445,40 @@ class Stage:
         for job, messages in enumerate(draft.broker):
             if messages.count(PLAIN) < len(messages):
                 jobs.add(job)
-        return jobs
+        return jobs - {CALLER}
 
     def _number_copies(self, draft: Draft, job: int) -> None:
         """Names and tags that nothing else has are as good as none, as are all names once the job has ended."""
-        messages = draft.broker[job]
+        messages, shelf = draft.broker[job], draft.shelf
         hands = [worker for worker in draft.workers if worker.job == job]
-        named = draft.shelf.copy if draft.shelf.owner == job else 0
+        named = shelf.copy if shelf.owner == job else 0
         wire = draft.late.ask.copy if draft.late is not None and draft.late.ask.job == job else 0
-        name = _numbers([named, wire, *[worker.name for worker in hands], *[message.name for message in messages]])
-        tag = _numbers([*[worker.tag for worker in hands], *[message.tag for message in messages]])
-        if draft.shelf.how(job) and self._remembers:
+        names = [named, wire, *[each.name for each in messages]]
+        for worker in hands:
+            names += [worker.message.name, worker.given, worker.out.name if worker.out else 0]
+        name = _numbers(names)
+        tag = _numbers([*[worker.message.tag for worker in hands], *[message.tag for message in messages]])
+        if shelf.how(job) and self._remembers:
             name = dict.fromkeys(name, 0)
+        elif named and shelf.is_awaited and shelf.entry is not None and not name[named]:
+            # Who has no name must not be taken for the message that is awaited and does not come any more.
+            name[named] = max(name.values()) + 1 if shelf.entry.copy_until > NOW else 0
         if _changes_nothing(name) and _changes_nothing(tag):
             return
         if name[named] != named:
-            draft.shelf = self.store.recopy(draft.shelf, name[named])
+            draft.shelf = self.store.recopy(shelf, name[named])
         if wire and draft.late is not None:
             draft.late = draft.late._replace(ask=draft.late.ask._replace(copy=name[wire]))
-        draft.workers = tuple(
-            worker._replace(name=name[worker.name], tag=tag[worker.tag]) if worker.job == job else worker
-            for worker in draft.workers
-        )
-        draft.set_messages(job, tuple(sorted(Message(name[each.name], tag[each.tag], each.join) for each in messages)))
+        draft.workers = tuple(_renamed(worker, name, tag) if worker.job == job else worker for worker in draft.workers)
+        renamed = sorted(each._replace(name=name[each.name], tag=tag[each.tag]) for each in messages)
+        draft.set_messages(job, tuple(renamed))
 
     def _forget_twins(self, draft: Draft, job: int) -> None:
         """Whom a copy joins does not matter any more once the job has ended."""
         if not (draft.shelf.how(job) and self._remembers):
             return
-        draft.workers = tuple(
-            worker._replace(join=-1, joins=-1) if worker.job == job else worker for worker in draft.workers
-        )
-        draft.set_messages(job, tuple(sorted(each._replace(join=-1) for each in draft.broker[job])))
+        draft.workers = tuple(_untwinned(worker) if worker.job == job else worker for worker in draft.workers)
+        draft.set_messages(job, tuple(sorted(each._replace(join=-1, heir=-1) for each in draft.broker[job])))
 
     def _sort_workers(self, draft: Draft) -> None:
         """Workers are alike: worlds that differ only in which of them is which are one world."""
@@ -394,19 +498,17 @@ class Stage:
             draft.late = draft.late._replace(ask=ask._replace(attempt=dict(names).get(ask.attempt, ask.attempt)))
 
 
-def join_of(worker: Worker) -> int:
-    """The twin named in what it publishes of its job."""
-    return worker.joins if worker.joins >= 0 else worker.join
-
-
 def unused_name(world: World | Draft, job: int) -> int:
     wire = world.late.ask.copy if world.late is not None else 0
-    in_hand = [worker.name for worker in world.workers if worker.job == job]
-    return 1 + max([world.shelf.copy, wire, *in_hand, *[message.name for message in world.broker[job]]])
+    used = [world.shelf.copy, wire, *[message.name for message in world.broker[job]]]
+    for worker in world.workers:
+        if worker.job == job:
+            used += [worker.message.name, worker.given, worker.out.name if worker.out else 0]
+    return 1 + max(used)
 
 
 def unused_tag(world: World, job: int) -> int:
-    in_hand = [worker.tag for worker in world.workers if worker.job == job]
+    in_hand = [worker.message.tag for worker in world.workers if worker.job == job]
     return 1 + max([0, *in_hand, *[message.tag for message in world.broker[job]]])
 
 
@@ -428,3 +530,28 @@ def _numbers(values: list[int]) -> dict[int, int]:
         if value not in numbers:
             numbers[value] = max(numbers.values()) + 1 if values.count(value) > 1 else 0
     return numbers
+
+
+def _renamed(worker: Worker, name: dict[int, int], tag: dict[int, int]) -> Worker:
+    message = worker.message._replace(name=name[worker.message.name], tag=tag[worker.message.tag])
+    out = worker.out and worker.out._replace(name=name[worker.out.name])
+    return worker._replace(message=message, out=out, given=name[worker.given])
+
+
+def _untwinned(worker: Worker) -> Worker:
+    out = worker.out and worker.out._replace(join=-1, heir=-1)
+    return worker._replace(message=worker.message._replace(join=-1, heir=-1), out=out)
+
+
+def _no_crowd(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Jobs that are refused by turns could leave ever more copies of one message: many are as good as two."""
+    return tuple([each for place, each in enumerate(messages) if messages[max(0, place - 2) : place].count(each) < 2])
+
+
+def _floors(draft: Draft) -> set[int]:
+    floors = {message.floor for messages in draft.broker for message in messages}
+    for worker in draft.workers:
+        floors.update((worker.floor, worker.message.floor, worker.out.floor if worker.out else 0))
+    if draft.late is not None:
+        floors.add(draft.late.ask.floor)
+    return floors

@@ -5,50 +5,47 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from taskguard.engine.publisher import Call
+from taskguard.engine.worker import Delivery
 from taskguard.store import Reuse
-from tests.model.shelf import KEEP, Ask, Shelf
+from tests.model.shelf import Ask, Shelf
 
 # Phases of a publisher, one for each job.
 CALL = "calls"
 PUBLISH = "publishes"
-PUBLISH_JOINER = "publishes a joiner"
 PUBLISH_BARE = "publishes without a claim"
 MARK = "marks"
 STAND_IN = "publishes for its twin"
 STAND_IN_MARK = "marks for its twin"
 WITHDRAW = "withdraws"
 ACCEPTED = "accepted"
-JOINED = "accepted as a joiner"
 ANSWERED = "answered with its twin"
 REFUSED = "refused"
 GONE = "gone"
 
-# Phases of a worker.
+# Phases of a worker: what its machine wants done, or what is left to be done when that is over.
 IDLE = "idle"
 CLAIM = "claims"
 BODY = "body"
-COMPLETE = "completes"
-FAIL = "fails"
-RETRY = "requeues for a retry"
-GIVE_UP = "gives its claim back"
-RETRY_EARLY = "published its retry early"
+SETTLE = "settles its claim"
+RECEIPT = "leaves a receipt"
 PUBLISH_RETRY = "publishes the retry"
 PUT_BACK = "puts back"
 PUT_BACK_COPY = "puts a copy back"
 ASK_AGAIN = "asks again, with its copy back"
+TAKE_PLACE = "takes the place of its twin"
 ACK = "acks"
 KILLED = "child killed"
 REJECT = "gives the message back"
 TERMINATED = "child terminated"
 
-BODIES = frozenset({BODY, RETRY_EARLY})
-HOLDING = frozenset({BODY, RETRY_EARLY, COMPLETE, FAIL, RETRY, GIVE_UP})
+HOLDING = frozenset({BODY, SETTLE})
 """A child is there that holds the lease, or may not know yet that it gave it back."""
-ASKING = frozenset({CLAIM, ASK_AGAIN})
+ASKING = frozenset({CLAIM, ASK_AGAIN, TAKE_PLACE})
 MAY_BE_GRANTED = ASKING | {PUT_BACK_COPY}
 """It asks with its attempt still, and a packet that comes late may be granted the key under it."""
-CHILD = HOLDING | MAY_BE_GRANTED | {PUBLISH_RETRY, PUT_BACK}
-PUBLISHING = frozenset({CALL, PUBLISH, PUBLISH_JOINER, PUBLISH_BARE, MARK, STAND_IN, STAND_IN_MARK, WITHDRAW})
+CHILD = HOLDING | MAY_BE_GRANTED | {PUBLISH_RETRY, PUT_BACK, RECEIPT}
+PUBLISHING = frozenset({CALL, PUBLISH, PUBLISH_BARE, MARK, STAND_IN, STAND_IN_MARK, WITHDRAW})
 
 # How a job really ended. A twin follows as one digit.
 OK = "ok"
@@ -73,6 +70,10 @@ class Message(NamedTuple):
     tag: int = 0
     join: int = -1
     """The twin that this copy waits for. The copies of one job need not agree: what was published first names none."""
+    heir: int = -1
+    """The queued twin whose place it takes if that one does not come."""
+    floor: int = 0
+    """The token that the resource had seen when it refused this job."""
 
 
 PLAIN = Message()
@@ -84,8 +85,11 @@ class Publisher(NamedTuple):
     attempt: str = ""
     """The attempt of the entry that it publishes for, if that is not its own."""
     twin: int = -1
+    """The one that it publishes for, or that its message joins."""
     asked: str = ""
     """What it was told by an answer that got lost on the way."""
+    hand: int = 0
+    """The state of its machine; 0 once that has said its last word."""
 
 
 class Worker(NamedTuple):
@@ -97,15 +101,19 @@ class Worker(NamedTuple):
     """The broker waits for its acknowledgement, and delivers again if it dies."""
     lapsed: int = 0
     """1: its lease ran out under it; 2: the store forgot its claim."""
-    name: int = 0
-    tag: int = 0
+    message: Message = PLAIN
+    """As it has it in hand, and as it is delivered again if it dies."""
     asked: str = ""
     seen: int = 0
     """The token of the entry that told its copy to go on; 0 once another copy was named."""
-    join: int = -1
-    """As in the message that it has in hand, which is delivered again if it dies."""
-    joins: int = -1
-    """The twin named in the message that it is about to put back, if that is another one."""
+    given: int = 0
+    """The name that it gave to the next message of its job, which others can see."""
+    floor: int = 0
+    """The token that its machine knows the resource to have seen."""
+    hand: int = 0
+    """The state of its machine; 0 once that has said its last word."""
+    out: Message | tuple[()] = ()
+    """What it is about to publish then."""
 
 
 IDLER = Worker(IDLE)
@@ -210,7 +218,9 @@ class Config:
     workers: int = 2
     retries: int = 0
     failures: int = 0
-    policy: Literal["skip", "wait", "replace"] = "skip"
+    policy: Literal["skip", "wait"] = "skip"
+    payloads_differ: bool = False
+    """No call is like another: nobody can publish for another job, but takes its place if that does not come."""
     reuse: Reuse = "nothing"
     joiners: frozenset[int] = frozenset()
     """Jobs with somebody waiting for them: they join whoever holds the key, and are never skipped."""
@@ -236,7 +246,7 @@ class Config:
     ahead: bool = True
     """The clock is ahead of all tokens. (False: it stands still.)"""
     floor: bool = False
-    """Claims name the highest token that the resource has seen."""
+    """A resource refuses what is older than it has seen, and claims name that: the clock falls back with the data."""
     shared_tags: bool = False
     """A redelivered message keeps its delivery tag: an acknowledgement of one copy is one of the other too."""
     endless: frozenset[int] = frozenset()
@@ -247,28 +257,16 @@ class Config:
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour:
-    """What workers and publishers do; each flag drops one rule."""
+    """The machines, and what queues and parents do around them; each flag drops one rule."""
 
+    delivery: type[Delivery] = Delivery
+    call: type[Call] = Call
     settles_by_owner: bool = False
-    acks_when_refused: bool = False
     attempt_in_message: bool = False
-    drops_own_running: bool = False
-    puts_back_every_copy: bool = False
-    names_before_publishing: bool = False
-    never_names: bool = False
-    names_each_delivery: bool = False
-    gives_way_by_dropping: bool = False
     never_marks: bool = False
-    stand_in_never_marks: bool = False
-    ignores_own_queued: bool = False
-    publishes_before_requeue: bool = False
     revoked_frees_by_owner: bool = False
     revoked_leaves_no_receipt: bool = False
-    looks_before_joining: bool = False
     acks_before_put_back: bool = False
     acks_before_retry: bool = False
     settles_as_retry: bool = False
-    ignores_max_starts: bool = False
-    names_no_floor: bool = False
     new_attempt_when_asked_again: bool = False
-    keep_for: float = KEEP

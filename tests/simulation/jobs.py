@@ -80,12 +80,12 @@ def _job(by: random.Random, owner: str, policies: dict[str, Policy], overlap: Ov
     if kind != "key":
         run_key = f"schedule:e:run:{owner}" if overlap == "allow_all" else "schedule:e:run"
         note = Note("e", 1e9 + int(owner[1:]), f"slot:{owner}", run_key, KEEP, overlap)
-    has_own_key = kind == "key" and by.random() < 0.2
+    has_own_key = kind == "key" and by.random() < 0.35
     key = by.choice(("K", "K", "K", "L"))
     envelope = Envelope(
         id=owner,
         key=f"idempotency:{key}" if has_own_key else key,
-        payload=by.choice(("p", "p", "q")),
+        payload=by.choice(("p", "q") if has_own_key else ("p", "p", "q")),
         idempotency_key=key if has_own_key else "",
         slot=note.as_dict() if note is not None else None,
     )

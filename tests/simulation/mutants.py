@@ -6,7 +6,6 @@ from typing import Any
 
 from taskguard.engine import effects as fx
 from taskguard.engine.layers import Layer
-from taskguard.engine.leaving import COPY_WAITS
 from taskguard.engine.worker import Delivery
 from taskguard.store import Completed, Held, Lease
 
@@ -92,9 +91,8 @@ class QueuesWhatRanBeside(Delivery):
 class DropsItsOwnCopy(Delivery):
     """A second delivery of a running job is dropped, and nobody is left when that run dies."""
 
-    def _found_itself(self, held: Held, is_named: bool) -> fx.Effect:
-        self.met_itself = True
-        return self.leave(fx.Drop(COPY_WAITS))
+    def _found_itself(self, held: Held) -> fx.Effect:
+        return self._leave_to_its_copy()
 
 
 class TakesARefusalForAnEnd(Delivery):

@@ -51,6 +51,8 @@ class Message:
     owner: str
     envelope: Envelope
     ready: float
+    floor: int = 0
+    """The token that the resource had seen when it refused this job, whatever the envelope says."""
 
 
 @dataclass
@@ -288,6 +290,8 @@ class World:
                 worker.leases[effect.layer] = answer
             elif isinstance(answer, Held) and answer.owner != owner:
                 self.met.setdefault(owner, self.now)
+            elif isinstance(answer, Completed) and answer.owner != owner and self._runs_elsewhere(owner):
+                raise Violation(f"{owner} runs, and another copy of it is answered with the end of {answer.owner}")
             return delivery.answered(answer, self.now)
         if isinstance(effect, fx.Look):
             return delivery.looked(self.store.get(effect.entry))
@@ -333,6 +337,9 @@ class World:
         # Not enforced, every copy of its message runs, as without a guard.
         if owner in self.ends and job.policy.enforce and owner not in self.untold:
             raise Violation(f"{owner} starts, and has ended before: {self.ends[owner]}")
+        assert worker.message is not None
+        if worker.leases[max(worker.leases)].token <= worker.message.floor:
+            raise Violation(f"{owner} is granted a token that a resource has refused it with")
         mine = {lease.key for lease in worker.leases.values()}
         for other in self.workers:
             theirs = {lease.key for lease in other.leases.values()}
@@ -347,6 +354,8 @@ class World:
             self.refused[job.owner] += 1
             if self.refused[job.owner] > MOST_REFUSALS:
                 raise Violation(f"{job.owner} is refused by the resource again and again")
+            assert worker.message is not None
+            worker.message = replace(worker.message, floor=self.marks[inner.key])
             return fx.Ended("lost", error=TimeLimit(), floor=self.marks[inner.key])
         self.marks[inner.key] = inner.token
         kinds: list[Any] = ["returned"] * 6 + ["failed"] * 2 + ["ignored", "goes_back"]
@@ -364,18 +373,18 @@ class World:
         self.say(owner, "->", type(effect).__name__, getattr(effect, "reason", getattr(effect, "why", "")))
         if isinstance(effect, fx.Defer):
             self._check_wait(owner, effect)
-            again = Message(owner, effect.envelope, self._later(effect.envelope, effect.within))
+            again = Message(owner, effect.envelope, self._later(effect.envelope, effect.within), message.floor)
         elif isinstance(effect, fx.GoOn):
-            again = Message(owner, effect.envelope, self.now + effect.ended.delay)
+            again = Message(owner, effect.envelope, self.now + effect.ended.delay, message.floor)
         elif isinstance(effect, fx.Raise) and delivery.ended is not None and delivery.ended.kind == "goes_back":
-            again = Message(owner, message.envelope, self.now)
+            again = Message(owner, message.envelope, self.now, message.floor)
         elif not (isinstance(effect, fx.Drop) and effect.why in COPIES):
             self._has_ended(owner, effect)
         if again is not None:
             self.broker.append(again)
-            if self._hurts(0.05):
+            if self._hurts(0.1):
                 self.say("... and its worker dies before it acknowledges")
-                self.broker.append(Message(owner, message.envelope, self.now + 3.0))
+                self.broker.append(Message(owner, message.envelope, self.now + self.by.choice((0.5, 3.0, 6.0))))
         worker.clear()
 
     def _has_ended(self, owner: str, effect: fx.Last) -> None:
@@ -410,6 +419,12 @@ class World:
         if known is None:
             self.ends[owner] = word
             self.outcomes[owner] = outcome
+
+    def _runs_elsewhere(self, owner: str) -> bool:
+        return self.jobs[owner].policy.enforce and any(
+            worker.in_body and worker.message is not None and worker.message.owner == owner and self._all_valid(worker)
+            for worker in self.workers
+        )
 
     def _check_wait(self, owner: str, effect: fx.Defer) -> None:
         job = self.jobs[owner]

@@ -135,7 +135,9 @@ local function held()
     return held_by_entry(publish)
 end
 
-if entry and entry[ATTEMPT] == attempt and entry[OWNER] == owner and entry[STATE] == state then
+-- Asked again after a lost reply: the same lease, unless it ran out and the job has ended since, by another copy of it.
+local has_ended = own and own[R_HOW] ~= 'released' and entry and entry[UNTIL] <= now
+if entry and entry[ATTEMPT] == attempt and entry[OWNER] == owner and entry[STATE] == state and not has_ended then
     entry[UNTIL] = now + lease
     save_entry(KEYS[1], entry, now)
     return leased(entry)

@@ -1,10 +1,15 @@
-"""What a publisher does: claim the key for its job, publish, mark the entry as published."""
+"""A caller carries out what its machine, `taskguard.engine.publisher.Call`, wants done."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.model.shelf import NAMES, Answer, Holder, Shelf
+from taskguard.engine import effects as fx
+from taskguard.engine.publisher import Answer as AnswerWith
+from taskguard.engine.publisher import Publish
+from taskguard.store import Lease
+from tests.model.machines import Hand
+from tests.model.shelf import NAMES, Answer, Ask, Holder, Shelf
 from tests.model.stage import ANSWERED_OTHERWISE, STALE_ACTED, Stage, Step, same_entry
 from tests.model.world import (
     ACCEPTED,
@@ -12,12 +17,10 @@ from tests.model.world import (
     ANSWERED_WITH,
     CALL,
     GONE,
-    JOINED,
     MARK,
     PLAIN,
     PUBLISH,
     PUBLISH_BARE,
-    PUBLISH_JOINER,
     PUBLISHING,
     REFUSED,
     STAND_IN,
@@ -31,9 +34,10 @@ from tests.model.world import (
 )
 
 
-class Publishers:
+class Calls:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
+        self._machines = stage.machines
         self._config = stage.config
         self._behaviour = stage.behaviour
 
@@ -46,14 +50,14 @@ class Publishers:
                     yield self._dies(world, job, phase)
             elif phase in (GONE, REFUSED) and self._config.called_again:
                 draft = Draft(world)
-                draft.set_publisher(job, Publisher(CALL))
+                draft.set_publisher(job, self._stage.calling(job))
                 yield self._stage.step(f"{NAMES[job]} is called again with the same id", draft)
 
     def _goes_on(self, world: World, job: int, publisher: Publisher) -> Iterator[Step]:
         phase = publisher.phase
         if phase == CALL:
             yield from self._claims(world, job, publisher)
-        elif phase in (PUBLISH, PUBLISH_JOINER, PUBLISH_BARE):
+        elif phase in (PUBLISH, PUBLISH_BARE):
             yield from self._publishes(world, job, publisher)
         elif phase == STAND_IN:
             yield self._stands_in(world, job, publisher)
@@ -66,52 +70,52 @@ class Publishers:
 
     def _claims(self, world: World, job: int, publisher: Publisher) -> Iterator[Step]:
         stage = self._stage
-        attempt = stage.publisher_attempt(job)
-        ask = stage.ask_to_queue(job, attempt, world.newest)
+        hand, attempt = stage.hand(publisher), stage.publisher_attempt(job)
+        ask = Ask(job, attempt, stage.claim_number(hand))
         answer, shelf = stage.store.claim(world.shelf, ask, world.newest)
         draft = Draft(world)
         draft.shelf = shelf
         broken = ""
         if answer.kind == "lease" and answer.token != publisher.token:
-            broken = stage.granted(draft, world, job, answer)
+            broken = stage.granted(draft, world, ask, answer)
         if answer.kind == "held" and (answer.attempt == attempt or (shelf.mover == attempt and not answer.publish)):
             broken = ANSWERED_OTHERWISE
         label = f"publisher {NAMES[job]} claims: {told(answer)}"
         if shelf is not world.shelf and not publisher.asked and stage.may(world, "lost"):
             unheard = draft.copy()
-            unheard.set_publisher(job, Publisher(CALL, token=_token(answer), asked=answer.kind))
+            token = answer.token if answer.kind == "lease" else 0
+            unheard.set_publisher(job, publisher._replace(token=token, asked=answer.kind))
             yield stage.step(f"{label}, reply lost", unheard, fault=True, broken=broken)
         if world.late is None and not publisher.asked and stage.may(world, "late"):
             slow = Draft(world)
             slow.late = Late(ask)
             slow.set_publisher(job, publisher._replace(asked="slow"))
             yield stage.step(f"publisher {NAMES[job]} claims, its packet is held up", slow, fault=True)
-        self._hears(draft, job, answer)
+        heard = Publisher(CALL, answer.token, answer.attempt if answer.kind == "held" else "", answer.owner)
+        self._goes_to(draft, job, heard, self._machines.answered(hand, answer).hand)
         yield stage.step(label, draft, broken=broken)
 
-    def _hears(self, draft: Draft, job: int, answer: Answer) -> None:
-        if answer.kind == "lease":
-            draft.set_publisher(job, Publisher(PUBLISH, token=answer.token))
-        elif answer.owner == job:
-            publishes = answer.kind == "held" and answer.publish and not self._behaviour.ignores_own_queued
-            self._stands_in_next(draft, job, answer) if publishes else self._is_over(draft, job, ACCEPTED)
-        elif answer.kind == "completed":
-            self._is_answered(draft, job, answer.owner)
-        elif job in self._config.joiners:
-            draft.set_publisher(job, Publisher(PUBLISH_JOINER, twin=answer.owner))
-        elif self._config.policy == "wait":
-            draft.set_publisher(job, Publisher(PUBLISH_BARE))
-        elif answer.publish:
-            self._stands_in_next(draft, job, answer)
+    def _goes_to(self, draft: Draft, job: int, heard: Publisher, hand: Hand) -> None:
+        """What its machine wants done next; *heard* has what the store said of the holder."""
+        effect = hand.effect
+        if isinstance(effect, fx.StandIn):
+            draft.set_publisher(job, heard._replace(phase=STAND_IN, hand=hand.number))
+        elif isinstance(effect, Publish):
+            claimed, join = effect.claimed, effect.envelope.join
+            twin = NAMES.index(join) if join else -1
+            if claimed is None:
+                draft.set_publisher(job, Publisher(PUBLISH_BARE, twin=twin))
+            else:
+                attempt = self._stage.publisher_attempt(job) if isinstance(claimed, Lease) else heard.attempt
+                draft.set_publisher(job, Publisher(PUBLISH, heard.token, attempt, twin))
         else:
-            self._is_answered(draft, job, answer.owner)
-
-    def _stands_in_next(self, draft: Draft, job: int, answer: Answer) -> None:
-        draft.set_publisher(job, Publisher(STAND_IN, answer.token, answer.attempt, answer.owner))
-
-    def _is_answered(self, draft: Draft, job: int, twin: int) -> None:
-        draft.set_end(job, f"{ANSWERED_WITH}{twin}")
-        self._is_over(draft, job, ANSWERED)
+            assert isinstance(effect, AnswerWith), effect
+            found = NAMES.index(effect.found.owner)
+            if found != job:
+                draft.set_end(job, f"{ANSWERED_WITH}{found}")
+                self._is_over(draft, job, ANSWERED)
+            else:
+                self._is_over(draft, job, ACCEPTED)
 
     def _is_over(self, draft: Draft, job: int, phase: str) -> None:
         draft.set_publisher(job, Publisher(phase))
@@ -122,12 +126,10 @@ class Publishers:
     def _publishes(self, world: World, job: int, publisher: Publisher) -> Iterator[Step]:
         stage = self._stage
         name = f"publisher {NAMES[job]} publishes"
-        message = Message(join=publisher.twin) if publisher.phase == PUBLISH_JOINER else PLAIN
+        message = Message(join=publisher.twin) if publisher.twin >= 0 else PLAIN
         draft = Draft(world)
         broken = stage.publish(draft, job, message)
-        if publisher.phase == PUBLISH_JOINER:
-            self._is_over(draft, job, JOINED)
-        elif publisher.phase == PUBLISH and not self._behaviour.never_marks:
+        if publisher.phase == PUBLISH and not self._behaviour.never_marks:
             draft.set_publisher(job, publisher._replace(phase=MARK))
         else:
             self._is_over(draft, job, ACCEPTED)
@@ -136,7 +138,7 @@ class Publishers:
             draft = Draft(world)
             broken = stage.publish(draft, job, message)
             yield stage.step(f"{name}, reply lost", draft, fault=True, broken=broken)
-        if publisher.phase == PUBLISH and stage.may(world, "refuse"):
+        if publisher.attempt == stage.publisher_attempt(job) and stage.may(world, "refuse"):
             for accepted in (False, True):
                 draft = Draft(world)
                 broken = stage.publish(draft, job) if accepted else ""
@@ -148,15 +150,12 @@ class Publishers:
         draft = Draft(world)
         broken = self._stage.publish(draft, publisher.twin)
         draft.set_publisher(job, publisher._replace(phase=STAND_IN_MARK))
-        if self._behaviour.stand_in_never_marks:
-            self._stood_in(draft, job, publisher.twin)
+        if self._behaviour.never_marks:
+            self._stood_in(draft, job, publisher)
         return self._stage.step(f"publisher {NAMES[job]} publishes {NAMES[publisher.twin]}", draft, broken=broken)
 
-    def _stood_in(self, draft: Draft, job: int, twin: int) -> None:
-        if twin == job:
-            self._is_over(draft, job, ACCEPTED)
-        else:
-            self._is_answered(draft, job, twin)
+    def _stood_in(self, draft: Draft, job: int, publisher: Publisher) -> None:
+        self._goes_to(draft, job, publisher, self._machines.stood_in(self._stage.hand(publisher)).hand)
 
     # -- mark, withdraw ------------------------------------------------------------------------------------------------
 
@@ -164,8 +163,7 @@ class Publishers:
         stage = self._stage
         stands_in = publisher.phase == STAND_IN_MARK
         whom = publisher.twin if stands_in else job
-        attempt = publisher.attempt if stands_in else stage.publisher_attempt(job)
-        did, shelf = stage.store.requeue(world.shelf, Holder(whom, attempt, publisher.token))
+        did, shelf = stage.store.mark(world.shelf, Holder(whom, publisher.attempt, publisher.token))
         draft = Draft(world)
         draft.shelf = shelf
         broken = self._acted(world, publisher, shelf)
@@ -176,7 +174,7 @@ class Publishers:
             unheard.set_publisher(job, publisher._replace(asked="yes"))
             yield stage.step(f"{label}, reply lost", unheard, fault=True, broken=broken)
         if stands_in:
-            self._stood_in(draft, job, whom)
+            self._stood_in(draft, job, publisher)
         else:
             self._is_over(draft, job, ACCEPTED)
         yield stage.step(label, draft, broken=broken)
@@ -191,7 +189,7 @@ class Publishers:
             stage.attempt_ended(draft, attempt, publisher.token)
         broken = self._acted(world, publisher, shelf)
         label = f"publisher {NAMES[job]} withdraws: {yes(did)}"
-        if publisher.asked == "yes" and not did and publisher.token == world.newest:
+        if publisher.asked == "yes" and not did and publisher.token == stage.newest(world):
             broken = broken or ANSWERED_OTHERWISE
         if did and not publisher.asked and stage.may(world, "lost"):
             unheard = draft.copy()
@@ -202,7 +200,7 @@ class Publishers:
 
     def _acted(self, world: World, publisher: Publisher, shelf: Shelf) -> str:
         moved = not same_entry(world.shelf, shelf)
-        return STALE_ACTED if moved and publisher.token != world.newest else ""
+        return STALE_ACTED if moved and publisher.token != self._stage.newest(world) else ""
 
     def _dies(self, world: World, job: int, phase: str) -> Step:
         draft = Draft(world)
@@ -224,7 +222,3 @@ def told(answer: Answer) -> str:
 
 def yes(did: bool) -> str:
     return "yes" if did else "refused"
-
-
-def _token(answer: Answer) -> int:
-    return answer.token if answer.kind == "lease" else 0
