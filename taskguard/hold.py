@@ -8,12 +8,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from taskguard.blocks import Block, Presence
+from taskguard.claiming import Claiming
 from taskguard.clocks import since_boot
-from taskguard.errors import ConfigurationError, LeaseLostError
+from taskguard.engine.under import Ended, settle
+from taskguard.errors import ConfigurationError, LeaseLostError, OutcomeNotKeptError
 from taskguard.fence import Fence, fence_held_here
 from taskguard.lone_fence import LoneFence, lone_fence
 from taskguard.policy import Policy
 from taskguard.signatures import runs_later
+from taskguard.store import Completed
 from taskguard.switch import is_off
 
 if TYPE_CHECKING:
@@ -75,12 +78,17 @@ class Hold(Block, ContextDecorator):
             self._end(self._shared, kind, error, trace)
 
     def _claim(self, present: Presence) -> Fence:
-        work = self._guard.obtain(self._key, self._policy)
+        claim = self._guard.new_claim(self._key, self._guard.new_owner(), self._policy)
+        work = Claiming(self._guard, self._policy, claim).obtain()
+        if isinstance(work, Completed):  # an owner made for this once cannot have ended before
+            raise OutcomeNotKeptError(self._key, work.owner, "the key was settled by hand while it was being claimed")
         shared = self._shared = Shared(work)
         try:
             work.holding.join(present)
             work.fence.shared = weakref.ref(shared)
             self._fence = work.__enter__()
+            if work.holding.remaining <= 0:
+                self._fence.check()  # it slept since the grant, and may have been replaced
             return self._fence
         except BaseException as error:
             self._give_back(shared, error)
@@ -119,9 +127,8 @@ class Hold(Block, ContextDecorator):
     def _give_back(self, shared: Shared, error: BaseException | None) -> bool:
         try:
             floor = max(shared.floor, shared.work.floor_after(error))
-            is_newest = shared.work.release_quietly()
-            if is_newest:
-                self._guard.raise_tokens(self._key, floor, self._policy)
+            is_newest = settle(shared.work, Ended("released", error=error, floor=floor))
+            self._guard.raise_tokens(self._key, shared.work.next_floor, self._policy)
             return is_newest
         finally:
             shared.work.abandon()

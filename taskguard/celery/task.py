@@ -21,7 +21,7 @@ from taskguard.celery.delivery import ENDED, deliver, running
 from taskguard.celery.first_success import expect_no_more
 from taskguard.celery.guarding import POLICY_OPTIONS, TaskGuard, checked, is_installed
 from taskguard.celery.headers import CALL, IDEMPOTENCY_KEY, envelope_in
-from taskguard.celery.items import Item, map_in_hand
+from taskguard.celery.items import map_in_hand, run_item
 from taskguard.celery.replay import claimant_of_call
 from taskguard.celery.result import handle
 from taskguard.celery.scheduled import note_of
@@ -90,7 +90,7 @@ class GuardedTask(Task):  # type: ignore[misc]
         if mapped is not None:
             if is_off():
                 return self._call_unguarded(super().__call__, mapped.id, args, kwargs)
-            return Item(self, mapped)(args, kwargs)
+            return run_item(self, mapped, args, kwargs)
         return super().__call__(*args, **kwargs)
 
     def _call_unguarded(self, body: Callable[..., Any], owner: str, args: Any, kwargs: Any) -> Any:

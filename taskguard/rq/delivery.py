@@ -302,7 +302,7 @@ class RQDelivery:
         return fx.Ended("returned", value=value, outcome=self.guards[-1].encoded(outcomes.encode, value, lease))
 
     def _read(self, works: Sequence[Work], error: BaseException) -> fx.Ended:
-        ended = ended_by(works, error)
+        ended = ended_by(works, error, failures=BaseException)
         if ended.kind == "lost":
             works[-1].patience = 0.0  # should the store be silent, the next delivery asks
             ended.comes_again = self._has_job()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 
-from taskguard import LeaseLostError, StoreUnavailableError, current_fence
+from taskguard import LeaseLostError, StoreUnavailableError, WaitTimeoutError, current_fence
 
 from .inprocess import deliver, guarded, live, make_app, store_of
 
@@ -126,3 +126,34 @@ def test_an_item_whose_end_the_store_cannot_hear(chosen, monkeypatch):
         if chosen == "run_unguarded"
         else isinstance(answer.retval.exception, StoreUnavailableError)
     )
+
+
+def hold_for(task: Any, questions: int, monkeypatch: Any) -> list[Any]:
+    """Another run has the key until it was asked for so often; the kinds of all events from now on."""
+    guard, kinds, asked = task.taskguard.guarding.guard, [], []
+    twin = guard.ask(guard.new_claim(task.taskguard.key(1), "twin", task.taskguard.policy))[1]
+    claim = guard.store.claim
+
+    def counted(question: Any) -> Any:
+        asked.append(question)
+        if len(asked) == questions:
+            guard.store.forget(twin.key)
+        return claim(question)
+
+    monkeypatch.setattr(guard.store, "claim", counted)
+    guard.listeners.add(lambda event: kinds.append(event.kind))
+    return kinds
+
+
+def test_an_item_that_waits_is_reported_once_and_again_when_it_has_the_key(monkeypatch):
+    task = make_task(on_conflict="wait")
+    kinds = hold_for(task, 4, monkeypatch)
+    assert map_over(task, 1, task_id="patient").retval == [1]
+    assert kinds == ["duplicate", "claimed", "completed"]
+
+
+def test_an_item_that_has_waited_too_long_is_reported(monkeypatch):
+    task = make_task(on_conflict="wait", wait_up_to=0.1)
+    kinds = hold_for(task, 10_000, monkeypatch)
+    assert isinstance(map_over(task, 1, task_id="impatient").retval.exception, WaitTimeoutError)
+    assert kinds == ["duplicate", "wait_timeout"]
