@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from taskguard.guard import Guard
 
 Outlasts = Literal["never", "once_held", "always"]
+"""Whether a store that does not answer is asked again, for as long as the policy waits; or only once it has said that
+another has the key."""
 
 
 class Claiming:
@@ -31,16 +33,13 @@ class Claiming:
         claim: Claim,
         *,
         idempotency_key: str | None = None,
-        outlasts_outages: Outlasts = "never",
+        outlasts: Outlasts = "never",
     ) -> None:
-        """*outlasts_outages*: if the store does not answer, ask again for as long as the policy waits; with "once_held"
-        only after the store has said that another has the key.
-        """
         self._guard = guard
         self._policy = policy
         self._claim = claim
         self._idempotency_key = idempotency_key
-        self._outlasts_outages = outlasts_outages
+        self._outlasts = outlasts
         self.was_held = False
         """The store has said that another has the key, whatever became of it since."""
 
@@ -53,8 +52,9 @@ class Claiming:
                 if not policy.enforce and not isinstance(answer, Work):
                     answer = self._begin(replace(self._claim, key=f"{self._claim.key}:beside:{self._claim.attempt}"))
             except StoreUnavailableError:
-                left = policy.wait_up_to - (since_boot() - started) if self._outlasts_an_outage else -1.0
-                if left < 0:
+                left = policy.wait_up_to - (since_boot() - started)
+                is_patient = self._outlasts == "always" or (self._outlasts == "once_held" and self.was_held)
+                if left < 0 or not is_patient:
                     raise
             else:
                 if not isinstance(answer, Held):
@@ -62,10 +62,6 @@ class Claiming:
                 left = self._time_left(answer, since_boot() - started)
             waits = waits or pauses()
             time.sleep(min(next(waits), left))
-
-    @property
-    def _outlasts_an_outage(self) -> bool:
-        return self._outlasts_outages == "always" or (self._outlasts_outages == "once_held" and self.was_held)
 
     def _begin(self, claim: Claim) -> Work | Held | Completed:
         try:

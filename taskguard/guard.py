@@ -19,7 +19,6 @@ from taskguard.engine.under import run_claimed
 from taskguard.errors import (
     ConfigurationError,
     EarlierFailureError,
-    OutcomeNotKeptError,
     StaleFenceError,
     StoreError,
     StoreUnavailableError,
@@ -36,7 +35,7 @@ from taskguard.keys import differing
 from taskguard.lone_fence import lone_fence
 from taskguard.names import check_claim, check_entry, check_key
 from taskguard.outages import grace_of, holder_that_may_return
-from taskguard.outcomes import JsonOutcomes, Outcomes
+from taskguard.outcomes import JsonOutcomes, Outcomes, value_of
 from taskguard.policy import REUSE, Policy
 from taskguard.signatures import fence_parameter, runs_later
 from taskguard.store import Claim, Claimant, Completed, Held, Lease, Store
@@ -179,7 +178,9 @@ class Guard:
             claim = self.new_claim(key, owner, policy, floor=floor)
             work = Claiming(self, policy, claim, idempotency_key=known_by).obtain()
             if isinstance(work, Completed):
-                return self._stored(work)  # type: ignore[no-any-return]
+                if work.how == "failed" and work.outcome is not None:
+                    raise EarlierFailureError(key, work.owner, self.outcomes.decode_error(work.outcome))
+                return value_of(self.outcomes, work)  # type: ignore[no-any-return]
             try:
                 return run_claimed(work, partial(function, *args, **({name: work.fence} if name else {})))
             except StaleFenceError:
@@ -346,13 +347,6 @@ class Guard:
                     self.tell("store_unavailable" if passing else "store_failed", claimant, detail=str(error))
                     raise
             time.sleep(pause)
-
-    def _stored(self, done: Completed) -> Any:
-        if done.outcome is None:
-            raise OutcomeNotKeptError(done.key, done.owner, "it was too large, or could not be written as JSON")
-        if done.how == "succeeded":
-            return self.outcomes.decode(done.outcome)
-        raise EarlierFailureError(done.key, done.owner, self.outcomes.decode_error(done.outcome))
 
     def _tell_of_answer(self, claim: Claim, answer: Lease | Held | Completed, arguments: str) -> None:
         if isinstance(answer, Lease):

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+from taskguard.errors import OutcomeNotKeptError
+
+if TYPE_CHECKING:
+    from taskguard.store import Completed
 
 MOST_BYTES = 64 * 1024
 
@@ -46,6 +51,18 @@ class JsonOutcomes:
 
     def decode_error(self, outcome: bytes) -> str:
         return str(json.loads(outcome))
+
+
+def value_of(outcomes: Outcomes, done: Completed) -> Any:
+    """What finished work has returned; `OutcomeNotKeptError` if that is not known."""
+    is_over = done.how in ("succeeded", "failed")
+    problem = "it was too large, or could not be written down" if is_over else f"it was {done.how}"
+    try:
+        if done.outcome is not None:
+            return outcomes.decode(done.outcome)
+    except NotKept as error:
+        problem = str(error)
+    raise OutcomeNotKeptError(done.key, done.owner, problem)
 
 
 def small_enough(outcome: bytes) -> bytes:

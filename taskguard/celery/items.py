@@ -16,9 +16,9 @@ from taskguard.celery.guarding import TaskGuard
 from taskguard.celery.result import failure_of
 from taskguard.claiming import Claiming, Outlasts
 from taskguard.engine.under import known_by, run_claimed
-from taskguard.errors import OutcomeNotKeptError, StaleFenceError, StoreError
+from taskguard.errors import StaleFenceError, StoreError
 from taskguard.lone_fence import lone_fence
-from taskguard.outcomes import NotKept
+from taskguard.outcomes import value_of
 from taskguard.places import run_of
 from taskguard.store import Completed
 from taskguard.work import effects_of
@@ -56,7 +56,7 @@ def run_item(task: Any, of: Any, args: Any, kwargs: Any) -> Any:
     claim = guard.new_claim(run_of(policy, key, owner), owner, policy, replace_queued=True)
     # It cannot be deferred: it waits for the store where it is.
     outlasts: Outlasts = "never" if of.is_eager else "always" if on_error == "retry" else "once_held"
-    claiming = Claiming(guard, policy, claim, idempotency_key=name, outlasts_outages=outlasts)
+    claiming = Claiming(guard, policy, claim, idempotency_key=name, outlasts=outlasts)
     try:
         work = claiming.obtain()
     except StoreError as error:
@@ -66,7 +66,9 @@ def run_item(task: Any, of: Any, args: Any, kwargs: Any) -> Any:
         with lone_fence(claim.key, owner, name, effects_of(policy, owner, name)):
             return body()
     if isinstance(work, Completed):
-        return _stored(guarded, work)
+        if work.how == "failed":
+            raise failure_of(guarded.guarding.outcomes, work)
+        return value_of(guarded.guarding.outcomes, work)
     if not of.is_eager:
         work.patience = settings.patience_at_the_end
     try:
@@ -74,15 +76,3 @@ def run_item(task: Any, of: Any, args: Any, kwargs: Any) -> Any:
     except StaleFenceError:
         guard.raise_tokens(work.lease.key, work.next_floor, policy)
         raise
-
-
-def _stored(guarded: TaskGuard, done: Completed) -> Any:
-    outcomes, problem = guarded.guarding.outcomes, f"it was {done.how}"
-    if done.how == "failed":
-        raise failure_of(outcomes, done)
-    if done.how == "succeeded" and done.outcome is not None:
-        try:
-            return outcomes.decode(done.outcome)
-        except NotKept as error:
-            problem = str(error)
-    raise OutcomeNotKeptError(done.key, done.owner, problem)

@@ -11,7 +11,6 @@ The end of the request ends both. Everything is kept in a store of taskguard, th
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Callable, Collection, Generator, Mapping
 from time import sleep
@@ -168,7 +167,7 @@ class Receiver:
         return None
 
     def _wait_for_turn(self, key: str) -> Steps[Work | None]:
-        claim = self.guard.new_claim(key, _name(), self._turns)
+        claim = self.guard.new_claim(key, self.guard.new_owner(), self._turns)
         give_up = since_boot() + self._wait_up_to
         for pause in pauses():
             answer = self.guard.begin(claim, self._turns, tell=False)
@@ -186,7 +185,7 @@ class Receiver:
             return None
         caller = hashlib.sha256(self._caller(request).encode()).hexdigest()[:16]
         key = f"http:{caller}:{shortened(_plain(given))}"
-        claim = self.guard.new_claim(key, _name(), self._answers, payload=request.fingerprint)
+        claim = self.guard.new_claim(key, self.guard.new_owner(), self._answers, payload=request.fingerprint)
         answer = self.guard.begin(claim, self._answers, idempotency_key=_plain(given))
         if isinstance(answer, Work):
             answer.keep_alive()
@@ -270,7 +269,3 @@ def _plain(key: str) -> str:
     """The key without the quotes that the header's draft asks for, and many senders leave out."""
     key = key.strip()
     return key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
-
-
-def _name() -> str:
-    return f"{os.uname().nodename}:{os.getpid()}:{os.urandom(6).hex()}"
