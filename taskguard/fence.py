@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from taskguard.fencing.effects import Once
-    from taskguard.heartbeat import Holding
-    from taskguard.store import Store
+    from taskguard.protocol.store import Store
+    from taskguard.runtime.heartbeat import Holding
 
 
 class Effects(NamedTuple):

@@ -19,14 +19,15 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from taskguard.alarm import Alarm
-from taskguard.clocks import since_boot
 from taskguard.errors import ConfigurationError, StoreError
 from taskguard.events import Event, Kind
-from taskguard.forks import Forked, watch_forks
-from taskguard.interrupt import came_by_signal
-from taskguard.living import Living
-from taskguard.store import Store
+from taskguard.protocol.store import Store
+from taskguard.runtime.alarm import Alarm
+from taskguard.runtime.clocks import since_boot
+from taskguard.runtime.forks import Forked, Living, watch_forks
+from taskguard.runtime.interrupt import came_by_signal
+
+__all__ = ["Decision", "decisions"]
 
 Kept: TypeAlias = bool | Literal["arguments"]
 """Whether a history is kept; with the arguments of calls, if that is asked for."""

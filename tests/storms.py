@@ -27,7 +27,7 @@ from typing import Any
 from uuid import uuid4
 
 from taskguard.history import Line
-from taskguard.store import Claim, Ending, Held, Lease, Store
+from taskguard.protocol.store import Claim, Ending, Held, Lease, Store
 from taskguard.stores import open_store
 
 DONE = Ending(how="succeeded", keep_for=3000)

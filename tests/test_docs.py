@@ -48,7 +48,7 @@ def test_a_link_leads_somewhere(page: Path):
 
 
 def test_the_promises_of_the_protocol_are_all_there():
-    from taskguard.store import Store
+    from taskguard.protocol.store import Store
 
     assert [number for number in range(1, 9) if f"\n    {number}. " not in (Store.__doc__ or "")] == []
 

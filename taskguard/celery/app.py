@@ -30,7 +30,7 @@ from taskguard.celery.headers import IDEMPOTENCY_KEY, without_local
 from taskguard.celery.publish import publish
 from taskguard.celery.result import handle, info
 from taskguard.celery.scheduled import watch_slots
-from taskguard.switch import is_off
+from taskguard.runtime.switch import is_off
 
 _LIBRARIES = ("celery", "taskguard")
 

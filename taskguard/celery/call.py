@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from taskguard.celery.headers import envelope_in, with_envelope
 from taskguard.engine.envelope import Envelope
-from taskguard.names import LONGEST
+from taskguard.protocol.names import LONGEST
 
 AS_IS = "taskguard_as_is"
 """An option of a call that the guard itself makes: it is published and nobody is asked."""

@@ -27,14 +27,14 @@ from taskguard.engine.effects import Settle
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Facts, Layer
 from taskguard.engine.under import known_by, loss_in, raising, run_under
+from taskguard.engine.unguarded import lone_fence
+from taskguard.engine.work import Work, effects_of
 from taskguard.engine.worker import Delivery
 from taskguard.errors import ConfigurationError, KeyArgumentError, StoreError, StoreUnavailableError
 from taskguard.guard import Guard, new_attempt
-from taskguard.interrupt import came_by_signal
-from taskguard.lone_fence import lone_fence
+from taskguard.protocol.store import Claimant, Completed, Entry, Held, How, Lease
+from taskguard.runtime.interrupt import came_by_signal
 from taskguard.schedule.note import Note
-from taskguard.store import Claimant, Completed, Entry, Held, How, Lease
-from taskguard.work import Work, effects_of
 
 ENDED = "_taskguard_ended"
 """On the request of a job whose end is in the store: which entry it had, and how it ended."""

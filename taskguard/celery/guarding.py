@@ -14,21 +14,21 @@ from celery import Celery
 from celery.signals import worker_process_shutdown
 
 from taskguard.celery.events import CeleryEvents
+from taskguard.celery.message_repr import keep_out_of_properties
 from taskguard.celery.outcomes import AppOutcomes
 from taskguard.celery.settings import Settings, check_spelling, checked_names, store_of, visibility_timeout
-from taskguard.celery.shown import keep_out_of_properties
-from taskguard.engine.guarded import GuardedFunction, supported
+from taskguard.engine.guarded import GuardedFunction
+from taskguard.engine.store_identity import Identity
 from taskguard.errors import ConfigurationError
 from taskguard.guard import Guard
 from taskguard.history import flush_all
-from taskguard.identity import Identity
-from taskguard.keys import KeyMaker
-from taskguard.marks import Marks
-from taskguard.names import LONGEST
-from taskguard.policy import DEFAULT_KEEP, Policy
+from taskguard.keys.maker import KeyMaker
+from taskguard.keys.signatures import signature_of
+from taskguard.protocol.names import LONGEST
+from taskguard.protocol.policy import DEFAULT_KEEP, Policy
+from taskguard.protocol.store import Store
+from taskguard.runtime.confirmations import Marks
 from taskguard.schedule.note import Note
-from taskguard.signatures import signature_of
-from taskguard.store import Store
 
 _logger = logging.getLogger("taskguard")
 
@@ -220,4 +220,4 @@ POLICY_OPTIONS = frozenset(field.name for field in fields(Policy))
 
 def checked(options: Mapping[str, Any]) -> Policy:
     """The policy with these options; ConfigurationError for those that are not supported yet."""
-    return supported(Policy.of(**options), "Celery")
+    return Policy.of(**options)

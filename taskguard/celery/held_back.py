@@ -16,8 +16,8 @@ from kombu.exceptions import OperationalError
 from taskguard.celery.call import Call
 from taskguard.engine.effects import Ended, GoOn
 from taskguard.errors import StoreError
-from taskguard.places import run_of
-from taskguard.store import Lease
+from taskguard.protocol.entry_names import run_of
+from taskguard.protocol.store import Lease
 
 if TYPE_CHECKING:
     from taskguard.celery.delivery import CeleryDelivery

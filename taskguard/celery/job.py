@@ -7,7 +7,7 @@ from typing import Any
 from taskguard.celery.guarding import Guarding, TaskGuard
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Layer, Terms, key_layer, queue_entry_of, slot_layer
-from taskguard.policy import Policy
+from taskguard.protocol.policy import Policy
 from taskguard.schedule.note import Note
 
 

@@ -14,7 +14,7 @@ from kombu.exceptions import OperationalError
 
 from taskguard.celery.call import AS_IS
 from taskguard.celery.headers import SERIALIZER, envelope_in, with_envelope
-from taskguard.celery.shown import TEXTS, keep_out_of_properties
+from taskguard.celery.message_repr import TEXTS, keep_out_of_properties
 from taskguard.engine.envelope import Envelope
 
 FIRST_DELAY = 0.25

@@ -10,8 +10,8 @@ from celery import Celery
 from kombu.exceptions import ContentDisallowed, DecodeError, EncodeError
 from kombu.serialization import dumps, loads
 
-from taskguard.outcomes import NotKept, small_enough
-from taskguard.store import Claimant
+from taskguard.protocol.outcomes import NotKept, small_enough
+from taskguard.protocol.store import Claimant
 
 if TYPE_CHECKING:
     from taskguard.celery.delivery import CeleryDelivery

@@ -12,17 +12,17 @@ from celery.utils import uuid
 from taskguard.celery.call import Call
 from taskguard.celery.delivery import running
 from taskguard.celery.guarding import Guarding, TaskGuard
-from taskguard.celery.items import is_no_task
+from taskguard.celery.map_items import is_no_task
+from taskguard.celery.message_repr import with_texts
 from taskguard.celery.result import StoredResult, handle, info
-from taskguard.celery.shown import with_texts
 from taskguard.engine import effects as fx
 from taskguard.engine import publisher
 from taskguard.engine.envelope import Envelope
 from taskguard.errors import KeyArgumentError, StoreError
 from taskguard.guard import new_attempt
-from taskguard.interrupt import came_by_signal
-from taskguard.names import check_claim, check_job_id
-from taskguard.store import Completed, Ending, Held, Lease
+from taskguard.protocol.names import check_claim, check_job_id
+from taskguard.protocol.store import Completed, Ending, Held, Lease
+from taskguard.runtime.interrupt import came_by_signal
 
 PATIENCE = 1.0
 """How long a call waits for a store that does not answer; then its message is published unclaimed."""

@@ -12,9 +12,9 @@ from celery.exceptions import Ignore, TaskRevokedError
 from taskguard.celery.result import failure_of
 from taskguard.engine.envelope import Envelope
 from taskguard.errors import DuplicateTaskError, OutcomeNotKeptError, StoreError
-from taskguard.outcomes import NotKept
-from taskguard.places import job_of
-from taskguard.store import Claimant, Completed, Held
+from taskguard.protocol.entry_names import job_of
+from taskguard.protocol.outcomes import NotKept
+from taskguard.protocol.store import Claimant, Completed, Held
 
 if TYPE_CHECKING:
     from taskguard.celery.delivery import CeleryDelivery

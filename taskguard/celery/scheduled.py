@@ -17,8 +17,8 @@ from celery.utils.imports import symbol_by_name
 from taskguard.celery.delivery import deliver
 from taskguard.celery.guarding import is_installed
 from taskguard.celery.headers import SLOT, envelope_in
+from taskguard.runtime.switch import is_off
 from taskguard.schedule.note import Note
-from taskguard.switch import is_off
 
 
 def note_of(request: Any) -> Note | None:

@@ -13,12 +13,12 @@ from celery import Celery
 
 from taskguard.errors import ConfigurationError
 from taskguard.events import Listener
-from taskguard.evictions import OnEvictingStore, check_on_evicting_store
 from taskguard.history import Kept, check_kept
-from taskguard.names import check_namespace
+from taskguard.protocol.names import check_namespace
+from taskguard.protocol.store import Store
+from taskguard.runtime.evictions import OnEvictingStore, check_on_evicting_store
 from taskguard.schedule.entry import CatchUp, Timing
 from taskguard.schedule.note import Overlap
-from taskguard.store import Store
 
 VISIBILITY_TIMEOUT = 3600.0
 """What kombu's Redis transport has by default."""

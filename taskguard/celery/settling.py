@@ -21,16 +21,16 @@ from taskguard.celery.guarding import Guarding, TaskGuard, guarding_of, is_insta
 from taskguard.celery.headers import ATTEMPT, EVENTS, SERIALIZER, SLOT, envelope_in
 from taskguard.celery.inprocess import remember, runs_here
 from taskguard.celery.job import layers_of, place_of_job, terms_of
-from taskguard.celery.later import later
+from taskguard.celery.parent_timer import later
 from taskguard.celery.replay import claimant_of_call
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.parent import Gone
 from taskguard.errors import StoreError
 from taskguard.guard import new_attempt
+from taskguard.protocol.store import Ending, How
+from taskguard.runtime.backoff import pauses
+from taskguard.runtime.switch import is_off
 from taskguard.schedule.note import Note
-from taskguard.store import Ending, How
-from taskguard.switch import is_off
-from taskguard.waiting import pauses
 
 LEAVE_ALONE = 5.0
 """Seconds for which a store that did not answer is not asked by the parent."""

@@ -15,22 +15,22 @@ from celery.app.task import Task
 from celery.local import PromiseProxy, Proxy
 from celery.utils.imports import symbol_by_name
 
-from taskguard.calls import CallInfo
 from taskguard.celery.app import install
 from taskguard.celery.delivery import ENDED, deliver, running
 from taskguard.celery.first_success import expect_no_more
 from taskguard.celery.guarding import POLICY_OPTIONS, TaskGuard, checked, is_installed
 from taskguard.celery.headers import CALL, IDEMPOTENCY_KEY, envelope_in
-from taskguard.celery.items import Item, map_in_hand
+from taskguard.celery.map_items import Item, map_in_hand
 from taskguard.celery.replay import claimant_of_call
 from taskguard.celery.result import handle
 from taskguard.celery.scheduled import note_of
+from taskguard.engine.call_info import CallInfo
 from taskguard.errors import ConfigurationError, StoreError
 from taskguard.fence import current_fence
-from taskguard.policy import Policy
-from taskguard.signatures import fence_parameter, read_signature, runs_later, signature_of
-from taskguard.store import Ending
-from taskguard.switch import is_off
+from taskguard.keys.signatures import fence_parameter, read_signature, runs_later, signature_of
+from taskguard.protocol.policy import Policy
+from taskguard.protocol.store import Ending
+from taskguard.runtime.switch import is_off
 
 _ACKNOWLEDGEMENT = ("acks_late", "reject_on_worker_lost")
 _HOOKS = ("on_success", "on_failure", "after_return")
@@ -94,7 +94,7 @@ class GuardedTask(Task):  # type: ignore[misc]
         return super().__call__(*args, **kwargs)
 
     def _call_unguarded(self, body: Callable[..., Any], owner: str, args: Any, kwargs: Any) -> Any:
-        from taskguard.lone_fence import lone_fence
+        from taskguard.engine.unguarded import lone_fence
 
         key = self.name
         with suppress(TypeError):  # arguments that do not fit: the body says so itself

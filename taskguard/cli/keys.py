@@ -15,9 +15,9 @@ from click.shell_completion import CompletionItem
 from taskguard.cli.target import Target, find_target
 from taskguard.errors import TaskguardError
 from taskguard.history import MOST, Decision, decisions
-from taskguard.keys import space_of
-from taskguard.names import ENTRY, problem_with
-from taskguard.store import Entry
+from taskguard.keys.maker import space_of
+from taskguard.protocol.names import ENTRY, problem_with
+from taskguard.protocol.store import Entry
 
 INTERNAL = "taskguard:"
 """How the keys begin that taskguard keeps for itself."""

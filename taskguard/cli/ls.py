@@ -11,7 +11,7 @@ from taskguard.cli.output import Duration, age, console, json_option, short, tab
 from taskguard.cli.target import Target, with_target
 from taskguard.cli.text import echo
 from taskguard.cli.views import STATES, age_of, entry_as_json, state_of
-from taskguard.store import Entry
+from taskguard.protocol.store import Entry
 
 HELD = ("queued", "running", "ran-out")
 

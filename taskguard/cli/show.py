@@ -9,7 +9,7 @@ from taskguard.cli.output import age, console, json_option, table, write_json
 from taskguard.cli.target import Target, with_target
 from taskguard.cli.text import echo
 from taskguard.cli.views import age_of, entry_as_json, moment, state_of
-from taskguard.store import Entry
+from taskguard.protocol.store import Entry
 
 
 @click.command("show")

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from taskguard.errors import TaskguardError
-from taskguard.store import Store
+from taskguard.protocol.store import Store
 from taskguard.stores import open_store, safe_url
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from taskguard.cli.output import age, short
 from taskguard.history import Decision
-from taskguard.keys import space_of
-from taskguard.store import Entry
+from taskguard.keys.maker import space_of
+from taskguard.protocol.store import Entry
 
 STATES = ("queued", "running", "ran-out", "done", "free")
 

@@ -21,7 +21,7 @@ from taskguard.cli.target import Target, with_target
 from taskguard.cli.text import clean
 from taskguard.cli.views import age_of, clock_time, decision_as_json, label, state_of, told
 from taskguard.history import Decision, decisions
-from taskguard.store import Entry
+from taskguard.protocol.store import Entry
 
 ROWS = 12
 SOONEST = 0.05

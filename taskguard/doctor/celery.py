@@ -12,7 +12,7 @@ from celery.backends.base import DisabledBackend
 
 from taskguard.celery.settings import broker_of, transport_of, visibility_timeout
 from taskguard.doctor.finding import Finding, Patient
-from taskguard.keys import space_of
+from taskguard.keys.maker import space_of
 from taskguard.stores.sqlite import SQLiteStore
 
 _STARTS = ("claimed", "took_over")

@@ -29,13 +29,13 @@ from taskguard.engine.effects import (
 )
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Layer
+from taskguard.engine.work import Work
 from taskguard.engine.worker import Delivery
 from taskguard.errors import StoreError, TooManyStartsError
 from taskguard.guard import Guard, new_attempt
-from taskguard.interrupt import came_by_signal
-from taskguard.names import check_claim
-from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Held, How, Lease
-from taskguard.work import Work
+from taskguard.protocol.names import check_claim
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Held, How, Lease
+from taskguard.runtime.interrupt import came_by_signal
 
 ADOPTED_FOR = 30.0
 """Seconds: an entry that is adopted to be ended is released at once, unless its process dies in between."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from taskguard.engine.effects import Drop, Effect, Ended, GoOn, Raise, RaiseTokens, Return
 from taskguard.engine.leaving import End, Leaving
-from taskguard.store import How
+from taskguard.protocol.store import How
 
 
 class Ending(Leaving):

@@ -6,14 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from taskguard.engine.envelope import Envelope
-from taskguard.errors import ConfigurationError
 from taskguard.guard import Guard
-from taskguard.keys import KeyMaker
-from taskguard.places import place_of, run_of
-from taskguard.policy import Policy
-from taskguard.store import Entry
-
-_NOT_YET = ("replace_queued", "cancel_running")
+from taskguard.keys.maker import KeyMaker
+from taskguard.protocol.entry_names import place_of, run_of
+from taskguard.protocol.policy import Policy
+from taskguard.protocol.store import Entry
 
 
 class GuardedFunction:
@@ -84,19 +81,6 @@ class GuardedFunction:
         key, policy = self.key(*args, **kwargs), self.policy
         names = {run_of(policy, key, ""), place_of(policy, key)} if policy.hold != "queued" else {key}
         return sorted(names - {""})
-
-
-def supported(policy: Policy, queue: str) -> Policy:
-    """The policy; ConfigurationError for what no queue supports yet."""
-    for conflict in (policy.on_conflict.enqueue, policy.on_conflict.run):
-        if conflict in _NOT_YET:
-            raise ConfigurationError(
-                f'on_conflict="{conflict}" is not yet supported for {queue}; write "skip", "raise", "wait" or '
-                '"run_once_more"'
-            )
-    if policy.debounce is not None:
-        raise ConfigurationError(f"debounce is not yet supported for {queue}; leave it out")
-    return policy
 
 
 def part_of(options: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Facts, Layer, Terms
 from taskguard.engine.value import Value
 from taskguard.errors import StoreError
-from taskguard.store import Completed, Entry, Held, How
+from taskguard.protocol.store import Completed, Entry, Held, How
 
 End = Literal["complete", "fail", "release", "requeue", "nothing"]
 """What becomes of a claim: "fail" completes it where failures are reused, and releases it elsewhere."""

@@ -9,7 +9,7 @@ from taskguard.engine.effects import Settle
 from taskguard.engine.layers import Layer, Terms
 from taskguard.engine.value import Value
 from taskguard.guard import Guard
-from taskguard.store import Claimant, How
+from taskguard.protocol.store import Claimant, How
 
 
 class Gone(Value):

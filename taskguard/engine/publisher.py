@@ -13,10 +13,10 @@ from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import queue_entry_of
 from taskguard.engine.value import Value
 from taskguard.errors import DuplicateTaskError, PayloadMismatchError
-from taskguard.places import is_queued, next_of, run_of
-from taskguard.policy import REUSE, Policy
+from taskguard.protocol.entry_names import is_queued, next_of, run_of
+from taskguard.protocol.policy import REUSE, Policy
+from taskguard.protocol.store import Claim, Completed, Entry, Held, How, Lease
 from taskguard.schedule.note import may_be_of_a_slot
-from taskguard.store import Claim, Completed, Entry, Held, How, Lease
 
 TRIES = 5
 """So often a holder that its queue has given up is ended, and the place claimed again."""

@@ -9,7 +9,7 @@ from taskguard.engine.effects import Ended
 from taskguard.errors import LeaseLostError
 
 if TYPE_CHECKING:
-    from taskguard.work import Work
+    from taskguard.engine.work import Work
 
 T = TypeVar("T")
 

@@ -37,10 +37,10 @@ from taskguard.errors import (
     TooManyStartsError,
     WaitTimeoutError,
 )
-from taskguard.places import is_queued
-from taskguard.policy import REUSE
+from taskguard.protocol.entry_names import is_queued
+from taskguard.protocol.policy import REUSE
+from taskguard.protocol.store import Claim, Completed, Entry, Held, How, Lease
 from taskguard.schedule.note import may_be_of_a_slot
-from taskguard.store import Claim, Completed, Entry, Held, How, Lease
 
 HEIR_WAITS = 5
 """Rounds, some eight seconds in all, that a job waits for a queued holder whose message seems to be lost."""

@@ -7,10 +7,10 @@ from typing import Any
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Layer, Terms, key_layer, queue_entry_of, slot_layer
 from taskguard.guard import Guard
-from taskguard.policy import Policy
+from taskguard.protocol.policy import Policy
+from taskguard.rq.guarded_job import NotedJob
 from taskguard.rq.guarding import JobGuard, Settings, guard_on
-from taskguard.rq.note import NAMESPACE
-from taskguard.rq.noted import NotedJob
+from taskguard.rq.job_metadata import NAMESPACE
 from taskguard.rq.owner import AFTER, owner_of
 from taskguard.schedule.note import Note
 

@@ -17,13 +17,14 @@ from typing import Any, NoReturn
 from redis.exceptions import RedisError
 from rq.job import Job, Retry
 
-from taskguard.clocks import since_boot
 from taskguard.engine import effects as fx
 from taskguard.engine.drive import drive
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Facts, Layer
 from taskguard.engine.leaving import COPY_RUNS
 from taskguard.engine.under import ended_by, known_by, raising, run_under
+from taskguard.engine.unguarded import lone_fence
+from taskguard.engine.work import Work, effects_of
 from taskguard.engine.worker import Delivery
 from taskguard.errors import (
     ConfigurationError,
@@ -34,20 +35,19 @@ from taskguard.errors import (
     TooManyStartsError,
 )
 from taskguard.guard import new_attempt
-from taskguard.interrupt import came_by_signal
-from taskguard.lone_fence import lone_fence
+from taskguard.protocol.store import Completed, Entry, Held, How, Lease
 from taskguard.rq.claims import JobClaims
 from taskguard.rq.clock import LONGEST_WAIT, JobClock
+from taskguard.rq.guarded_job import NotedJob, PutBack, noted
 from taskguard.rq.guarding import BEGUN, JobGuard
 from taskguard.rq.job_state import AWAY, JobState, patiently
-from taskguard.rq.noted import NotedJob, PutBack, noted
 from taskguard.rq.owner import job_id_of, next_owner, occurrence_of, shown
 from taskguard.rq.replay import NothingToTell, replay
 from taskguard.rq.twin import Twin
-from taskguard.store import Completed, Entry, Held, How, Lease
-from taskguard.switch import is_off
-from taskguard.waiting import pauses
-from taskguard.work import Work, effects_of
+from taskguard.runtime.backoff import pauses
+from taskguard.runtime.clocks import since_boot
+from taskguard.runtime.interrupt import came_by_signal
+from taskguard.runtime.switch import is_off
 
 ATTEMPT = "_taskguard_attempt"
 """On a job that a guarded worker runs: the attempt of this execution, which its parent process knows too."""

@@ -18,20 +18,20 @@ from rq import Queue
 from rq.serializers import DefaultSerializer
 
 from taskguard.engine.envelope import Envelope
-from taskguard.engine.guarded import GuardedFunction, part_of, supported
+from taskguard.engine.guarded import GuardedFunction, part_of
+from taskguard.engine.store_identity import Identity
 from taskguard.errors import ConfigurationError, StoreError
 from taskguard.events import Listener
-from taskguard.evictions import OnEvictingStore, check_on_evicting_store
 from taskguard.fence import current_fence
 from taskguard.guard import Guard
 from taskguard.history import Kept, Recorder, check_kept
-from taskguard.identity import Identity
-from taskguard.keys import KeyMaker
-from taskguard.names import check_namespace
-from taskguard.policy import Policy
+from taskguard.keys.maker import KeyMaker
+from taskguard.keys.signatures import fence_parameter, signature_of
+from taskguard.protocol.names import check_namespace
+from taskguard.protocol.policy import Policy
+from taskguard.protocol.store import Store
 from taskguard.rq.outcomes import QueueOutcomes
-from taskguard.signatures import fence_parameter, signature_of
-from taskguard.store import Store
+from taskguard.runtime.evictions import OnEvictingStore, check_on_evicting_store
 from taskguard.stores import open_store
 from taskguard.stores.redis import RedisStore
 from taskguard.stores.redis_wire import Lent
@@ -116,7 +116,7 @@ class JobGuard(GuardedFunction):
     @cached_property
     def policy(self) -> Policy:
         options = part_of(self._options, _POLICY)
-        return supported(Policy.trusted(**options) if self._is_checked else Policy(**options), "RQ")
+        return Policy.trusted(**options) if self._is_checked else Policy(**options)
 
     @cached_property
     def settings(self) -> Settings:

@@ -16,8 +16,8 @@ from redis import Redis
 from rq import Queue, get_current_job
 
 from taskguard.errors import ConfigurationError
+from taskguard.keys.signatures import read_signature
 from taskguard.rq.guarding import BEGUN, JobGuard
-from taskguard.signatures import read_signature
 
 
 @overload

@@ -12,10 +12,10 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq.job import JobStatus
 
-from taskguard.clocks import since_boot
-from taskguard.rq.noted import NotedJob
-from taskguard.store import How
-from taskguard.waiting import pauses
+from taskguard.protocol.store import How
+from taskguard.rq.guarded_job import NotedJob
+from taskguard.runtime.backoff import pauses
+from taskguard.runtime.clocks import since_boot
 
 AWAY = (RedisConnectionError, RedisTimeoutError)
 """What is raised while the queue's own Redis does not answer."""

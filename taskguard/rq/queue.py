@@ -17,10 +17,10 @@ from rq.job import Job, JobStatus
 from taskguard.engine.envelope import Envelope
 from taskguard.errors import ConfigurationError
 from taskguard.rq.admission import Admission
+from taskguard.rq.guarded_job import carried, note_carried_by, note_of, put_down, with_note
 from taskguard.rq.guarding import guard_for, guard_of
-from taskguard.rq.note import IDEMPOTENCY_KEY
-from taskguard.rq.noted import carried, note_carried_by, note_of, put_down, with_note
-from taskguard.switch import is_off
+from taskguard.rq.job_metadata import IDEMPOTENCY_KEY
+from taskguard.runtime.switch import is_off
 
 _pending: weakref.WeakKeyDictionary[Any, tuple[Any, dict[str, Job | None]]] = weakref.WeakKeyDictionary()
 """What was claimed and waits for a caller's pipeline to be executed: RQ cannot know of it yet."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from rq.job import Job, JobStatus
 
 from taskguard.errors import EarlierFailureError, OutcomeNotKeptError
-from taskguard.outcomes import NotKept
+from taskguard.protocol.outcomes import NotKept
+from taskguard.protocol.store import Completed
 from taskguard.rq.owner import job_id_of, shown
-from taskguard.store import Completed
 
 if TYPE_CHECKING:
     from taskguard.rq.delivery import RQDelivery

@@ -9,12 +9,12 @@ from taskguard.engine.drive import end_queued
 from taskguard.engine.layers import Layer
 from taskguard.engine.parent import Gone
 from taskguard.events import Kind
+from taskguard.protocol.store import Claimant, Ending, How
 from taskguard.rq.claims import JobClaims, arguments_of
+from taskguard.rq.guarded_job import NotedJob, noted
 from taskguard.rq.guarding import JobGuard
-from taskguard.rq.noted import NotedJob, noted
 from taskguard.rq.owner import next_owner
 from taskguard.schedule.note import Note
-from taskguard.store import Claimant, Ending, How
 
 
 class HorseLostError(Exception):

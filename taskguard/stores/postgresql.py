@@ -24,12 +24,12 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import namedtuple_row
 
-from taskguard import native
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
-from taskguard.forks import Forked, watch_forks
-from taskguard.names import check_namespace
-from taskguard.rules import MICROS, micros, token_of
-from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
+from taskguard.protocol.names import check_namespace
+from taskguard.protocol.rules import MICROS, micros, token_of
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
+from taskguard.runtime import native
+from taskguard.runtime.forks import Forked, watch_forks
 from taskguard.stores import safe_url
 from taskguard.stores.histories.postgresql import PostgresHistory
 from taskguard.stores.turns import Turns

@@ -6,7 +6,7 @@
 --     GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA taskguard TO the_role;
 --     GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA taskguard TO the_role;
 --
--- The functions are `taskguard/rules.py` in PL/pgSQL. A function that was released is never changed: its successor gets
+-- The functions are `taskguard/protocol/rules.py` in PL/pgSQL. A function that was released is never changed: its successor gets
 -- the next number, so that two releases can use one schema at the same time.
 --
 -- All times and durations are microseconds, times by this server's clock: SELECT to_timestamp(since / 1e6).

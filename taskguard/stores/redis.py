@@ -15,10 +15,10 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 import redis
 
 from taskguard.errors import ConfigurationError
-from taskguard.evictions import Eviction
-from taskguard.names import check_namespace
-from taskguard.rules import MICROS, micros, token_of
-from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
+from taskguard.protocol.names import check_namespace
+from taskguard.protocol.rules import MICROS, micros, token_of
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
+from taskguard.runtime.evictions import Eviction
 from taskguard.stores import safe_url
 from taskguard.stores.histories.redis import RedisHistory
 from taskguard.stores.redis_wire import Connections, ForeignValueError, Lent, Script, Wire

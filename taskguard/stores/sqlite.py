@@ -1,6 +1,6 @@
 """Entries in one SQLite file: many processes on one host, no server. Not for a network file system.
 
-Every verb loads what is known of its key, applies `taskguard.rules` and saves the step, in one write transaction.
+Every verb loads what is known of its key, applies the rules and saves the step, in one write transaction.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from taskguard.errors import ConfigurationError
-from taskguard.rules import Kept, Receipt, Rules, Step, seen
-from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
+from taskguard.protocol.rules import Kept, Receipt, Rules, Step, seen
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
 from taskguard.stores import safe_url
 from taskguard.stores.histories import sqlite as histories
 from taskguard.stores.memory import wall_clock

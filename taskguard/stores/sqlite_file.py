@@ -17,9 +17,9 @@ from functools import partial
 from itertools import pairwise
 from typing import TypeVar
 
-from taskguard import native
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
-from taskguard.forks import Forked, watch_forks
+from taskguard.runtime import native
+from taskguard.runtime.forks import Forked, watch_forks
 
 Answer = TypeVar("Answer")
 

@@ -1,4 +1,4 @@
-"""The conformance suite of a store: the eight promises of `taskguard.store.Store`, as tests that name them.
+"""The conformance suite of a store: the eight promises of `taskguard.protocol.store.Store`, as tests that name them.
 
 Inherit from it in a test class and give it five fixtures:
 
@@ -21,11 +21,11 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from taskguard import names
 from taskguard.errors import ConfigurationError
 from taskguard.guard import Guard
-from taskguard.policy import Policy
-from taskguard.store import TOKEN_LIMIT, Claim, Claimant, Completed, Ending, Held, How, Lease, Store
+from taskguard.protocol import names
+from taskguard.protocol.policy import Policy
+from taskguard.protocol.store import TOKEN_LIMIT, Claim, Claimant, Completed, Ending, Held, How, Lease, Store
 from taskguard.testing.races import completions, race, winners
 from taskguard.testing.walks import walk_beside_the_rules
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from taskguard.errors import ConfigurationError
 from taskguard.guard import Guard
-from taskguard.store import Completed, Held, Store
+from taskguard.protocol.store import Completed, Held, Store
 from taskguard.testing.swap import on_store
 
 

@@ -20,7 +20,8 @@ from taskguard import (
 )
 from taskguard.celery import install
 from taskguard.celery.app import POSITIONAL
-from taskguard.schedule import Interval, ScheduledEntry
+from taskguard.schedule.boundaries import Interval
+from taskguard.schedule.entry import ScheduledEntry
 from taskguard.stores.memory import MemoryStore
 from tests.waiting import wait_until
 

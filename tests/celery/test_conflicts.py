@@ -17,8 +17,8 @@ from taskguard import (
     WaitTimeoutError,
     current_fence,
 )
+from taskguard.protocol.store import Ending
 from taskguard.rq.outcomes import QueueOutcomes
-from taskguard.store import Ending
 
 from .inprocess import deliver, guarded, live, make_app, ours_of, sent, store_of
 

@@ -13,7 +13,7 @@ from taskguard import StoreUnavailableError
 from taskguard.celery import first_success, install, settings
 from taskguard.celery.guarding import guarding_of
 from taskguard.celery.scheduled import make_aware
-from taskguard.schedule import claim_of
+from taskguard.schedule.running import claim_of
 from taskguard.stores.memory import MemoryStore
 from tests.schedule.bench import every
 from tests.waiting import wait_until

@@ -14,8 +14,9 @@ from taskguard.celery import install
 from taskguard.celery.delivery import Deferred
 from taskguard.celery.guarding import guarding_of
 from taskguard.celery.scheduled import make_aware
-from taskguard.schedule import Slot, claim_of
-from taskguard.store import Lease
+from taskguard.protocol.store import Lease
+from taskguard.schedule.entry import Slot
+from taskguard.schedule.running import claim_of
 from tests.schedule.bench import every
 
 from .inprocess import deliver, guarded, ids, make_app, ours_of, sent, store_of

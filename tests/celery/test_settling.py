@@ -15,12 +15,12 @@ from celery.worker.request import Request
 from taskguard.celery import install, settling, singleton_task
 from taskguard.celery.guarding import guarding_of
 from taskguard.celery.headers import ATTEMPT, with_envelope
-from taskguard.celery.later import Later
+from taskguard.celery.parent_timer import Later
 from taskguard.celery.scheduled import make_aware
 from taskguard.engine.envelope import Envelope
 from taskguard.errors import StoreUnavailableError
-from taskguard.schedule import claim_of
-from taskguard.store import Lease, Store
+from taskguard.protocol.store import Lease, Store
+from taskguard.schedule.running import claim_of
 from taskguard.stores.memory import MemoryStore
 from tests.schedule.bench import every
 from tests.waiting import wait_until

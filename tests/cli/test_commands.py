@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from taskguard import Guard, StaleFenceError
-from taskguard.store import Claim, Ending, Lease
+from taskguard.protocol.store import Claim, Ending, Lease
 from tests.cli.conftest import Run
 from tests.waiting import wait_until
 

@@ -522,6 +522,6 @@ def _tell(guard: Any, event: Event, *, ago: float) -> None:
 
 
 def _since_boot() -> float:
-    from taskguard.clocks import since_boot
+    from taskguard.runtime.clocks import since_boot
 
     return since_boot()

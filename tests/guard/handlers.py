@@ -15,8 +15,8 @@ import time
 from uuid import uuid4
 
 from taskguard import Guard, StoreError
-from taskguard.marks import Marks
-from taskguard.store import Claimant
+from taskguard.protocol.store import Claimant
+from taskguard.runtime.confirmations import Marks
 
 
 class Cycle:

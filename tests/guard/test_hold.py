@@ -22,7 +22,7 @@ from taskguard import (
     WaitTimeoutError,
     current_fence,
 )
-from taskguard.store import Ending, Held, Lease
+from taskguard.protocol.store import Ending, Held, Lease
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing.contract import ask, claimed
 from tests.waiting import wait_until

@@ -16,7 +16,8 @@ from collections.abc import Callable
 
 import pytest
 
-from taskguard import Guard, LeaseLostError, interrupt
+from taskguard import Guard, LeaseLostError
+from taskguard.runtime import interrupt
 from taskguard.stores.memory import MemoryStore
 from tests.waiting import wait_until
 

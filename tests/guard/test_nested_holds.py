@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from taskguard import ConfigurationError, Event, Fence, Guard, LeaseLostError, StaleFenceError, current_fence
-from taskguard.store import Held, Lease
+from taskguard.protocol.store import Held, Lease
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing.contract import ask
 from tests.waiting import wait_until

@@ -10,8 +10,8 @@ from taskguard.engine import effects as fx
 from taskguard.engine.drive import carry_out
 from taskguard.engine.parent import Gone
 from taskguard.engine.worker import Delivery
-from taskguard.rules import seen
-from taskguard.store import Claimant, Ending, Entry
+from taskguard.protocol.rules import seen
+from taskguard.protocol.store import Claimant, Ending, Entry
 from tests.model.calls import told, yes
 from tests.model.machines import IN_HAND, ME, Hand, Heard
 from tests.model.shelf import KEY, NAMES, NOW, Answer, Ask, Holder, Shelf, Store

@@ -20,8 +20,8 @@ from taskguard.engine.publisher import Answer as AnswerWith
 from taskguard.engine.publisher import Call, Publish
 from taskguard.engine.value import Value
 from taskguard.engine.worker import HEIR_WAITS, Delivery
-from taskguard.policy import Policy
-from taskguard.store import Claim, Completed, Held, Lease
+from taskguard.protocol.policy import Policy
+from taskguard.protocol.store import Claim, Completed, Held, Lease
 from tests.model.shelf import COPY_FOR, KEEP, KEY, LEASE, NAMES, Answer
 from tests.model.world import Config, Message
 

@@ -23,11 +23,11 @@ from rq.job import Job
 import tests.scene
 from taskguard.engine.envelope import Envelope
 from taskguard.rq import GuardedQueue, GuardedSimpleWorker
+from taskguard.rq.guarded_job import NOTE
 from taskguard.rq.guarding import guard_on
-from taskguard.rq.note import read
-from taskguard.rq.noted import NOTE
+from taskguard.rq.job_metadata import read
 from taskguard.rq.publishing import Publisher
-from taskguard.schedule import Slot
+from taskguard.schedule.entry import Slot
 from tests import hatchery
 from tests.bodies import DIRECTORY
 from tests.rq import jobs

@@ -9,11 +9,11 @@ import pytest
 from rq import Queue, SimpleWorker
 
 from taskguard import OutcomeNotKeptError, StoreUnavailableError
+from taskguard.protocol.store import Ending, Lease
 from taskguard.rq import GuardedQueue
 from taskguard.rq.admission import Admission
 from taskguard.rq.guarding import JobGuard
 from taskguard.rq.owner import owner_of
-from taskguard.store import Ending, Lease
 from taskguard.stores.redis import RedisStore
 from tests.rq import jobs
 from tests.rq.scene import Scene

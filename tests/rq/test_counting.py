@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rq import Retry
 
-from taskguard.store import Claim, Lease
+from taskguard.protocol.store import Claim, Lease
 from tests.rq import jobs
 from tests.rq.scene import Scene
 

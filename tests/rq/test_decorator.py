@@ -13,14 +13,14 @@ import redis
 from rq import Queue, Retry
 from rq.serializers import DefaultSerializer, JSONSerializer
 
-from taskguard import ConfigurationError, Debounce, Fence
+from taskguard import ConfigurationError, Fence
 from taskguard.engine.envelope import Envelope
-from taskguard.outcomes import NotKept
+from taskguard.protocol.outcomes import NotKept
+from taskguard.protocol.store import Claimant
 from taskguard.rq import CallInfo, GuardedQueue, singleton_task
-from taskguard.rq.note import read, written
+from taskguard.rq.job_metadata import read, written
 from taskguard.rq.outcomes import QueueOutcomes
 from taskguard.rq.owner import job_id_of, owner_of, shown
-from taskguard.store import Claimant
 from tests.rq import jobs
 from tests.rq.scene import OURS, ROOT, Scene
 
@@ -121,8 +121,8 @@ def test_a_function_that_a_worker_would_not_find_is_refused(scene: Scene):
     ("options", "problem"),
     [
         ({"leese": 3}, "did you mean lease"),
-        ({"debounce": Debounce(1)}, "debounce is not yet supported"),
-        ({"on_conflict": "cancel_running"}, "not yet supported"),
+        ({"debounce": 1}, "there is no option debounce"),
+        ({"on_conflict": "cancel_running"}, "is not known"),
         ({"on_done": "reuse"}, "keep_for"),
         ({"queued_for": True}, "no duration"),
         ({"on_store_error": "ignore"}, "write retry, fail or run_unguarded"),

@@ -12,8 +12,8 @@ from rq.command import send_stop_job_command
 from rq.job import Callback, Job
 from rq.registry import FailedJobRegistry
 
-from taskguard.rq.note import written
-from taskguard.rq.noted import NOTE
+from taskguard.rq.guarded_job import NOTE
+from taskguard.rq.job_metadata import written
 from tests.rq import jobs
 from tests.rq.scene import OURS, PLAIN, Scene, both_workers, mostly_ours
 from tests.waiting import wait_until

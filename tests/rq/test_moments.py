@@ -12,8 +12,8 @@ from rq.job import Job
 from rq.registry import FailedJobRegistry
 
 from taskguard.engine.drive import end_queued
+from taskguard.protocol.store import Completed, Ending, Held, Lease
 from taskguard.rq import twin
-from taskguard.store import Completed, Ending, Held, Lease
 from tests.rq import jobs
 from tests.rq.scene import Scene, both_workers
 
@@ -199,7 +199,7 @@ def test_a_worker_that_dies_after_the_last_start_was_counted(scene: Scene):
 
 
 def test_a_note_does_not_bring_a_deleted_job_back(scene: Scene):
-    from taskguard.rq.noted import noted
+    from taskguard.rq.guarded_job import noted
 
     job = noted(scene.call())
     job.delete()
@@ -210,7 +210,7 @@ def test_a_note_does_not_bring_a_deleted_job_back(scene: Scene):
 
 
 def test_the_end_of_a_later_enqueueing_is_not_taken_back(scene: Scene):
-    from taskguard.rq.noted import ENDED, noted
+    from taskguard.rq.guarded_job import ENDED, noted
 
     job = noted(scene.call())
     job.note_end()

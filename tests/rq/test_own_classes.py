@@ -15,8 +15,8 @@ from rq.timeouts import JobTimeoutException, UnixSignalDeathPenalty
 
 from taskguard.rq import GuardedSimpleWorker
 from taskguard.rq.clock import JobClock
-from taskguard.rq.note import written
-from taskguard.rq.noted import NOTE
+from taskguard.rq.guarded_job import NOTE
+from taskguard.rq.job_metadata import written
 from taskguard.stores.redis import RedisStore
 from tests.rq import jobs
 from tests.rq.job_classes import SlottedJob, TracedJob

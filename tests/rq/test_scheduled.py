@@ -11,9 +11,9 @@ import pytest
 
 from taskguard import StoreUnavailableError
 from taskguard.guard import Guard
+from taskguard.protocol.store import Claim, Lease
 from taskguard.rq.guarding import guard_on
-from taskguard.schedule import claim_of
-from taskguard.store import Claim, Lease
+from taskguard.schedule.running import claim_of
 from taskguard.stores.redis import RedisStore
 from tests.rq import jobs
 from tests.rq.scene import Scene

@@ -16,7 +16,7 @@ import redis
 
 from taskguard import open_store
 from taskguard.schedule.boundaries import MICROS
-from taskguard.schedule.mark import Marks
+from taskguard.schedule.watermark import Marks
 from tests.schedule.yard import ROOT, Yard, harass, yard
 from tests.servers import RedisServer
 from tests.waiting import wait_until

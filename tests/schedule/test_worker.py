@@ -17,9 +17,9 @@ from celery import Celery
 from taskguard import open_store
 from taskguard.celery.headers import with_envelope
 from taskguard.engine.envelope import Envelope
-from taskguard.schedule import Slot
+from taskguard.protocol.store import Claim, Claimant, Ending, How, Lease
 from taskguard.schedule.boundaries import MICROS
-from taskguard.store import Claim, Claimant, Ending, How, Lease
+from taskguard.schedule.entry import Slot
 from tests.schedule.yard import Yard, yard
 from tests.servers import RedisServer
 from tests.waiting import wait_until

@@ -16,8 +16,8 @@ from uuid import uuid4
 from celery.beat import ScheduleEntry
 
 from taskguard.celery.timetable import entry_of, facts_of
-from taskguard.schedule import ScheduledEntry, Timing
 from taskguard.schedule.boundaries import MICROS, between
+from taskguard.schedule.entry import ScheduledEntry, Timing
 from tests import hatchery
 from tests.celery.settings import QUICK_REDELIVERY
 from tests.hatchery import AHEAD

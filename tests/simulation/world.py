@@ -19,8 +19,8 @@ from taskguard.engine.leaving import COPY_RUNS, COPY_WAITS
 from taskguard.engine.publisher import Answer, Call, Publish
 from taskguard.engine.worker import Delivery
 from taskguard.errors import PayloadMismatchError, StoreUnavailableError, WaitTimeoutError
-from taskguard.rules import MICROS, Rules
-from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Held, Lease
+from taskguard.protocol.rules import MICROS, Rules
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Held, Lease
 from taskguard.stores.memory import MemoryStore
 from tests.simulation.jobs import KEEP, LEASE, WAIT_UP_TO, Job, some_jobs
 

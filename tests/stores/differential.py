@@ -15,8 +15,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import count
 from typing import Any, NamedTuple, get_args
 
-from taskguard.rules import micros
-from taskguard.store import Claim, Claimant, Ending, Held, How, Lease, Store
+from taskguard.protocol.rules import micros
+from taskguard.protocol.store import Claim, Claimant, Ending, Held, How, Lease, Store
 from tests.stores.faked_time import BEGINNING, Clock, Over, Redis, Side
 
 KEYS = ("a", "b}", "{c}%7D", "%", "a%7d", "é☃𝄞", "*?[x]^\\", "\n\r $'\"", "x" * 300)

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
-from taskguard.store import Ending, Held, Lease, Store
+from taskguard.protocol.store import Ending, Held, Lease, Store
 from taskguard.stores import open_store
 from taskguard.testing import StoreContract
 from taskguard.testing.contract import LONG, ask, claimed, succeeded

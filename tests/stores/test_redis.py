@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
-from taskguard.store import Ending, Held, Lease, Store
+from taskguard.protocol.store import Ending, Held, Lease, Store
 from taskguard.stores import open_store
 from taskguard.stores.redis import RedisStore
 from taskguard.testing import StoreContract
@@ -376,7 +376,8 @@ RENEWING_THREADS = """
 import gevent.monkey
 gevent.monkey.patch_all()
 import os, sys, time
-from taskguard import native, open_store
+from taskguard import open_store
+from taskguard.runtime import native
 from taskguard.testing.contract import claimed
 
 store = open_store(sys.argv[1], namespace=sys.argv[2])

@@ -21,9 +21,9 @@ from uuid import uuid4
 import pytest
 
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
-from taskguard.forks import Forked, watch_forks
 from taskguard.history import Line
-from taskguard.store import Ending, Held, Lease
+from taskguard.protocol.store import Ending, Held, Lease
+from taskguard.runtime.forks import Forked, watch_forks
 from taskguard.stores import open_store
 from taskguard.stores.memory import wall_clock
 from taskguard.stores.sqlite import SQLiteStore

@@ -20,10 +20,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from taskguard.canonical import DEEPEST, canonical
 from taskguard.errors import ConfigurationError, KeyArgumentError
-from taskguard.keys import KeyMaker, differing, parse_key, space_of
-from taskguard.signatures import fence_parameter, signature_of, takes_fence
+from taskguard.keys.canonical import DEEPEST, canonical
+from taskguard.keys.choice import parse_key
+from taskguard.keys.maker import KeyMaker, differing, space_of
+from taskguard.keys.signatures import fence_parameter, signature_of, takes_fence
 
 # No deadline: a busy machine is not a wrong digest. No database: a failure prints what it needs to be seen again.
 thorough = settings(deadline=None, database=None)
@@ -779,7 +780,7 @@ def test_what_has_no_form_inside_a_model_is_named_with_its_field(pydantic):
 
 
 def test_keys_are_made_without_importing_pydantic():
-    program = "import sys, taskguard.keys, taskguard.policy; sys.exit('pydantic' in sys.modules)"
+    program = "import sys, taskguard.keys, taskguard.protocol.policy; sys.exit('pydantic' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", program], cwd=pathlib.Path(__file__).parent.parent).returncode == 0
 

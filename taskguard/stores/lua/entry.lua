@@ -1,4 +1,4 @@
--- Common to every script: what an entry and a receipt are, and how they are kept. A translation of taskguard/rules.py,
+-- Common to every script: what an entry and a receipt are, and how they are kept. A translation of taskguard/protocol/rules.py,
 -- held to it by the contract's random walks. Times are microseconds of the server; all fit a Lua double.
 --
 -- Both are packed arrays in a string with a time to live, so a held entry is small and nothing outlives its retention.

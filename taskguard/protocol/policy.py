@@ -17,11 +17,12 @@ from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from taskguard.errors import ConfigurationError
-from taskguard.keys import By, KeyMaker, parse_key
-from taskguard.store import Reuse
+from taskguard.keys.choice import By, parse_key
+from taskguard.keys.maker import KeyMaker
+from taskguard.protocol.store import Reuse
 
 Hold: TypeAlias = Literal["until_done", "running", "queued", "one_queued_one_running"]
-Conflict: TypeAlias = Literal["skip", "raise", "wait", "run_once_more", "replace_queued", "cancel_running"]
+Conflict: TypeAlias = Literal["skip", "raise", "wait", "run_once_more"]
 Done: TypeAlias = Literal["rerun", "reuse_success", "reuse"]
 Lost: TypeAlias = Literal["abort", "abort_if_unsure", "continue"]
 
@@ -44,20 +45,6 @@ class OnConflict:
     run: Conflict = "skip"
 
 
-@dataclass(frozen=True, slots=True)
-class Debounce:
-    """Run once things calm down: *delay* after the last call, and at the latest *max_delay* after the first.
-
-    Takes seconds or timedeltas, and has seconds.
-    """
-
-    delay: float
-    max_delay: float | None = None
-
-    def __post_init__(self) -> None:
-        _settle(self, _DEBOUNCE_READERS, _DEBOUNCE_RULES)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """What was chosen for a task. A policy that exists was checked.
@@ -78,17 +65,19 @@ class Policy:
     wait_up_to: float = DEFAULT_WAIT
     max_starts: int = 3
     on_lost: Lost = "abort"
-    debounce: Debounce | None = None
     enforce: bool = True
 
     def __post_init__(self) -> None:
-        _settle(self, _READERS, _RULES)
+        values, problems = _read(_options_of(self))
+        _report(problems)
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, **options: Any) -> Policy:
         """The policy with these options; a name that is none of them is reported with all else that is wrong."""
         known = {name: value for name, value in options.items() if name in _READERS}
-        _, problems = _read(_options_of(cls()) | known, _READERS, _RULES)
+        _, problems = _read(_options_of(cls()) | known)
         _report([*_unknown(options), *problems])
         return cls(**known)
 
@@ -129,13 +118,6 @@ class _Rule(NamedTuple):
     problem: str
 
 
-def _settle(options: Any, readers: Mapping[str, _Reader], rules: Iterable[_Rule]) -> None:
-    values, problems = _read(_options_of(options), readers, rules)
-    _report(problems)
-    for name, value in values.items():
-        object.__setattr__(options, name, value)
-
-
 @cache
 def _defaults() -> dict[str, Any]:
     return _options_of(Policy())
@@ -145,20 +127,18 @@ def _options_of(options: Any) -> dict[str, Any]:
     return {option.name: getattr(options, option.name) for option in fields(options)}
 
 
-def _read(
-    options: Mapping[str, Any], readers: Mapping[str, _Reader], rules: Iterable[_Rule]
-) -> tuple[dict[str, Any], list[str]]:
+def _read(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The options as they are kept, and all that is wrong with them."""
     values: dict[str, Any] = {}
     problems: list[str] = []
     for name, value in options.items():
         try:
-            values[name] = readers[name](name, value)
+            values[name] = _READERS[name](name, value)
         except ConfigurationError as error:
             problems.append(str(error))
     chosen = SimpleNamespace(**values)
     shown = {name: _shown(value) for name, value in values.items()}
-    for rule in rules:
+    for rule in _RULES:
         # An option that cannot be read has been reported, and says nothing about the others.
         if values.keys() >= set(rule.options.split()) and rule.broken(chosen):
             problems.append(rule.problem.format_map(shown))
@@ -271,12 +251,6 @@ def _max_starts(name: str, value: Any) -> int:
     )
 
 
-def _debounce(name: str, value: Any) -> Debounce | None:
-    if value is None or isinstance(value, Debounce):
-        return value
-    raise ConfigurationError(f"{name}={_shown(value)} is not a Debounce; write {name}=Debounce(delay, max_delay)")
-
-
 def _enforce(name: str, value: Any) -> bool:
     if isinstance(value, bool):
         return value
@@ -298,11 +272,8 @@ _READERS: dict[str, _Reader] = {
     "wait_up_to": _seconds(or_zero=True),
     "max_starts": _max_starts,
     "on_lost": _one_of(get_args(Lost)),
-    "debounce": _debounce,
     "enforce": _enforce,
 }
-
-_DEBOUNCE_READERS: dict[str, _Reader] = {"delay": _seconds(), "max_delay": _seconds(or_none=True)}
 
 
 # -- options together --------------------------------------------------------------------------------------------
@@ -375,39 +346,5 @@ _RULES = (
         lambda it: it.hold == "queued" and _meets_with(it, "run_once_more"),
         'on_conflict="run_once_more" never meets a running twin with hold="queued": the key is free while the body '
         'runs; write hold="until_done", or on_conflict="skip", which lets one more in as soon as the body starts',
-    ),
-    _Rule(
-        "on_conflict hold",
-        lambda it: it.hold == "queued" and _meets_with(it, "cancel_running"),
-        'on_conflict="cancel_running" never meets a running twin with hold="queued": the key is free while the body '
-        'runs; write hold="until_done" or hold="one_queued_one_running"',
-    ),
-    _Rule(
-        "on_conflict hold",
-        lambda it: it.hold == "running" and _meets_with(it, "replace_queued"),
-        'on_conflict="replace_queued" never meets a queued twin with hold="running": the key is free while jobs are '
-        'queued; write hold="until_done" or hold="one_queued_one_running"',
-    ),
-    _Rule(
-        "debounce hold",
-        lambda it: it.debounce is not None and it.hold == "running",
-        'debounce cannot find the queued call with hold="running": the key is free while jobs are queued; '
-        'write hold="until_done", hold="queued" or hold="one_queued_one_running"',
-    ),
-    _Rule(
-        "debounce on_conflict",
-        # At the start of the body it can: the one call that is left may well wait for a run that is still going on.
-        lambda it: it.debounce is not None and it.on_conflict.enqueue == "wait",
-        'debounce makes one run of many calls, and on_conflict="wait" runs them all; leave one of them out, or write '
-        'on_conflict={{"enqueue": "skip", "run": "wait"}} to let the one run wait for the one before',
-    ),
-)
-
-_DEBOUNCE_RULES = (
-    _Rule(
-        "delay max_delay",
-        lambda it: _longer(it.delay, it.max_delay),
-        "delay={delay} is longer than max_delay={max_delay}, so it would never pass; write Debounce({delay}, "
-        "max_delay={delay}) or more",
     ),
 )

@@ -226,8 +226,8 @@ class Store(Protocol):
        `StoreUnavailableError`.
     8. Nothing grows without end: every entry has an end, and `scan` can list them all.
 
-    Names are texts without NUL, and as long as `taskguard.names` allows: the guard lets no others through, and a store
-    carries these through every verb. A namespace has up to 128 bytes, a key 1600, an owner 512.
+    Names are texts without NUL, and as long as `taskguard.protocol.names` allows: the guard lets no others through,
+    and a store carries these through every verb. A namespace has up to 128 bytes, a key 1600, an owner 512.
 
     Verbs may be called from several threads at once, and `renew` from a thread of its own. A store that was opened
     before a fork works in the child.

@@ -7,18 +7,18 @@ from contextlib import ContextDecorator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from taskguard.blocks import Block, Presence
-from taskguard.clocks import since_boot
+from taskguard.engine.unguarded import LoneFence, lone_fence
 from taskguard.errors import ConfigurationError, LeaseLostError
 from taskguard.fence import Fence, fence_held_here
-from taskguard.lone_fence import LoneFence, lone_fence
-from taskguard.policy import Policy
-from taskguard.signatures import runs_later
-from taskguard.switch import is_off
+from taskguard.keys.signatures import runs_later
+from taskguard.protocol.policy import Policy
+from taskguard.runtime.blocks import Block, Presence
+from taskguard.runtime.clocks import since_boot
+from taskguard.runtime.switch import is_off
 
 if TYPE_CHECKING:
+    from taskguard.engine.work import Work
     from taskguard.guard import Guard
-    from taskguard.work import Work
 
 
 class Shared:

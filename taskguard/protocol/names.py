@@ -12,7 +12,7 @@ from reprlib import Repr
 from typing import Any
 
 from taskguard.errors import ConfigurationError
-from taskguard.store import TOKEN_LIMIT, Claim
+from taskguard.protocol.store import TOKEN_LIMIT, Claim
 
 KEY = 1024
 """What a user may choose as a key."""

@@ -1,17 +1,42 @@
-"""What an object does around a fork: threads, locks and open files do not survive one, these objects do."""
+"""Objects that somebody still uses, and what they do around a fork: threads, locks and files do not survive one."""
 
 from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from taskguard import native
-from taskguard.living import Living
+from taskguard.runtime import native
+
+Thing = TypeVar("Thing")
 
 LONGEST_WAIT = 10.0
 """Seconds that a fork waits for another thread's to be over."""
+
+
+class Living(Generic[Thing]):
+    """Added, removed and listed by any thread at any time, in a signal handler and in a finalizer too.
+
+    Without a lock: each change is one step of the built-in set, which nothing can interrupt. (A WeakSet is written in
+    Python, and cannot be listed while somebody adds to it.)
+    """
+
+    def __init__(self) -> None:
+        self._things: set[weakref.ref[Thing]] = set()
+
+    def add(self, thing: Thing) -> None:
+        self._things.add(weakref.ref(thing, self._things.discard))
+
+    def discard(self, thing: Thing) -> None:
+        self._things.discard(weakref.ref(thing))
+
+    def __contains__(self, thing: Thing) -> bool:
+        return weakref.ref(thing) in self._things
+
+    def all(self) -> list[Thing]:
+        return [thing for known in list(self._things) if (thing := known()) is not None]
 
 
 class Forked:

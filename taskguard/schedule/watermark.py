@@ -13,10 +13,10 @@ from __future__ import annotations
 import time
 
 from taskguard.guard import new_attempt
+from taskguard.protocol.store import TOKEN_LIMIT, Claim, Claimant, Ending, Held, Lease, Store
+from taskguard.runtime.backoff import pauses
 from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.entry import ScheduledEntry
-from taskguard.store import TOKEN_LIMIT, Claim, Claimant, Ending, Held, Lease, Store
-from taskguard.waiting import pauses
 
 BASE = 100 * 365 * 86400 * MICROS
 ALWAYS = TOKEN_LIMIT - BASE - 2 * 365 * 86400 * MICROS

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeAlias
 
-from taskguard import interrupt, native
-from taskguard.clocks import since_boot
-from taskguard.living import Living
+from taskguard.runtime import interrupt, native
+from taskguard.runtime.clocks import since_boot
+from taskguard.runtime.forks import Living
 
 LONGEST_SLEEP = 3600.0
 IDLE = 60.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from taskguard.policy import Policy
-from taskguard.store import Entry
+from taskguard.protocol.policy import Policy
+from taskguard.protocol.store import Entry
 
 
 def place_of(policy: Policy, key: str) -> str:

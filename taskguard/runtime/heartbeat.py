@@ -12,14 +12,13 @@ import random
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from taskguard import interrupt
-from taskguard.alarm import Alarm
-from taskguard.blocks import Presence
-from taskguard.clocks import since_boot, valid_until
 from taskguard.errors import LeaseLostError, StoreError, StoreUnavailableError
-from taskguard.forks import Forked, watch_forks
-from taskguard.living import Living
-from taskguard.store import Lease, Store
+from taskguard.protocol.store import Lease, Store
+from taskguard.runtime import interrupt
+from taskguard.runtime.alarm import Alarm
+from taskguard.runtime.blocks import Presence
+from taskguard.runtime.clocks import since_boot, valid_until
+from taskguard.runtime.forks import Forked, Living, watch_forks
 
 OnLost: TypeAlias = Literal["abort", "abort_if_unsure", "continue"]
 Tell: TypeAlias = Callable[["Holding", Literal["lost", "unsure", "renewal_failed"], str], None]

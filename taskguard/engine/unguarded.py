@@ -6,12 +6,12 @@ import time
 from types import TracebackType
 from typing import Any, cast
 
-from taskguard.blocks import Block
-from taskguard.clocks import since_boot
 from taskguard.fence import Effects, Fence, current_fences, make_current
-from taskguard.heartbeat import Holding
-from taskguard.policy import DEFAULT_KEEP, LONGEST
-from taskguard.store import Lease
+from taskguard.protocol.policy import DEFAULT_KEEP, LONGEST
+from taskguard.protocol.store import Lease
+from taskguard.runtime.blocks import Block
+from taskguard.runtime.clocks import since_boot
+from taskguard.runtime.heartbeat import Holding
 
 _NO_STORE = cast(Any, object())
 

@@ -8,15 +8,15 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from taskguard import interrupt
-from taskguard.blocks import Block
-from taskguard.clocks import since_boot
 from taskguard.errors import LeaseLostError, StaleFenceError, StoreError
 from taskguard.events import Kind
 from taskguard.fence import Effects, Fence, current_fences, make_current
-from taskguard.heartbeat import Holding
-from taskguard.policy import LONGEST, Policy
-from taskguard.store import Ending, How, Lease
+from taskguard.protocol.policy import LONGEST, Policy
+from taskguard.protocol.store import Ending, How, Lease
+from taskguard.runtime import interrupt
+from taskguard.runtime.blocks import Block
+from taskguard.runtime.clocks import since_boot
+from taskguard.runtime.heartbeat import Holding
 
 if TYPE_CHECKING:
     from taskguard.guard import Guard

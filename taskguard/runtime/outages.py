@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 
-from taskguard.clocks import since_boot
-from taskguard.heartbeat import RENEWALS_PER_LEASE
-from taskguard.store import Claim, Entry, Held, Store
-from taskguard.waiting import pauses
+from taskguard.protocol.store import Claim, Entry, Held, Store
+from taskguard.runtime.backoff import pauses
+from taskguard.runtime.clocks import since_boot
+from taskguard.runtime.heartbeat import RENEWALS_PER_LEASE
 
 LONGEST_GRACE = 10.0
 """Seconds: for those who hang on a connection that goes nowhere, too."""

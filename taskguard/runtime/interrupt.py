@@ -20,9 +20,9 @@ from itertools import count
 from types import FrameType
 from typing import Any, Protocol
 
-from taskguard import native
 from taskguard.errors import LeaseLostError
-from taskguard.forks import Forked, watch_forks
+from taskguard.runtime import native
+from taskguard.runtime.forks import Forked, watch_forks
 
 # Ignored by default, so one that arrives late does no harm; Go chose it for its own preemption for the same reason.
 _SIGNAL: int = getattr(signal, "SIGURG", 0)

@@ -15,6 +15,8 @@ from celery._state import get_current_task
 
 from taskguard.celery.guarding import TaskGuard
 from taskguard.celery.result import failure_of
+from taskguard.engine.unguarded import lone_fence
+from taskguard.engine.work import Work, effects_of
 from taskguard.errors import (
     DuplicateTaskError,
     LeaseLostError,
@@ -24,14 +26,12 @@ from taskguard.errors import (
     WaitTimeoutError,
 )
 from taskguard.guard import Guard, new_attempt
-from taskguard.interrupt import came_by_signal
-from taskguard.lone_fence import lone_fence
-from taskguard.outcomes import NotKept
-from taskguard.places import run_of
-from taskguard.policy import Policy
-from taskguard.store import Claimant, Completed, Ending, Held
-from taskguard.waiting import pauses
-from taskguard.work import Work, effects_of
+from taskguard.protocol.entry_names import run_of
+from taskguard.protocol.outcomes import NotKept
+from taskguard.protocol.policy import Policy
+from taskguard.protocol.store import Claimant, Completed, Ending, Held
+from taskguard.runtime.backoff import pauses
+from taskguard.runtime.interrupt import came_by_signal
 
 _MAPS = ("celery.map", "celery.starmap")
 _COUNT = "_taskguard_items"

@@ -20,9 +20,9 @@ from rq.utils import import_attribute, utcformat
 
 from taskguard.engine.envelope import Envelope
 from taskguard.fence import current_fence
+from taskguard.keys.signatures import fence_parameter
 from taskguard.rq.guarding import JobGuard, guard_for, guard_of
-from taskguard.rq.note import read, written
-from taskguard.signatures import fence_parameter
+from taskguard.rq.job_metadata import read, written
 
 if TYPE_CHECKING:
     from rq import Queue

@@ -11,8 +11,8 @@ import os
 import time
 
 from taskguard.guard import Guard
-from taskguard.policy import LONGEST
-from taskguard.store import Claim, Held, Lease
+from taskguard.protocol.policy import LONGEST
+from taskguard.protocol.store import Claim, Held, Lease
 
 KEY = "taskguard:identity"
 ASK_AGAIN = 60.0

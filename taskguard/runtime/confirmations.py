@@ -11,12 +11,11 @@ import logging
 import time
 from itertools import groupby
 
-from taskguard.alarm import Alarm
-from taskguard.clocks import since_boot
 from taskguard.errors import StoreError
-from taskguard.forks import Forked, watch_forks
-from taskguard.living import Living
-from taskguard.store import Claimant, Store
+from taskguard.protocol.store import Claimant, Store
+from taskguard.runtime.alarm import Alarm
+from taskguard.runtime.clocks import since_boot
+from taskguard.runtime.forks import Forked, Living, watch_forks
 
 GATHER = 0.05
 """Seconds that marks are gathered for."""

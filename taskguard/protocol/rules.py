@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Held, How, Lease, State
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Held, How, Lease, State
 
 Answer = TypeVar("Answer")
 

@@ -7,9 +7,9 @@ from typing import Any
 from rq.job import Job, JobStatus
 
 from taskguard.errors import OutcomeNotKeptError
-from taskguard.outcomes import NotKept, Outcomes
+from taskguard.protocol.outcomes import NotKept, Outcomes
+from taskguard.protocol.store import Completed
 from taskguard.rq.owner import shown
-from taskguard.store import Completed
 
 
 class StoredJob(Job):

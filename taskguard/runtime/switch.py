@@ -1,7 +1,7 @@
 """The off switch, for tests: calls go out and bodies run as if nothing were guarded.
 
 `TASKGUARD_OFF=1` switches a whole process off, `unguarded()` a block of a test. The store is not asked. A body that
-wants a fence still has one, of its own: see `taskguard.lone_fence`.
+wants a fence still has one, of its own: see `taskguard.engine.unguarded`.
 """
 
 from __future__ import annotations
