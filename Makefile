@@ -4,6 +4,8 @@
 # make faults    the long runs with random faults
 # make bite      the safety tests against a naive lock: each must fail
 # make bench     what it costs, beside the peers
+# make coverage  which lines the tests reach, in every process that they start
+# make release-check  what stands in the way of a release
 
 PYTHON ?= python3
 VENV   := .venv
@@ -21,7 +23,7 @@ PY_NEW := $(call found,3.13)
 # One that fails is run once more, and told as such: beside three others on two cores a time-out may be the machine's.
 PARALLEL := -n 4 --dist loadgroup --reruns 1 -raR
 
-.PHONY: test unit lint types tests oldest newest bite faults demo bench clean
+.PHONY: test unit lint types tests oldest newest bite faults demo bench coverage release-check clean
 
 test: lint types tests bite oldest newest
 
@@ -53,6 +55,7 @@ $(NEWEST)/.ready: pyproject.toml
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/zizmor --offline --quiet .github
 
 types: $(VENV)/.ready
 	$(BIN)/mypy
@@ -97,6 +100,18 @@ bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/celery_tasks.py
 	$(BIN)/python benchmarks/rq_jobs.py
 	$(BIN)/python benchmarks/effects.py
+
+# Of one process after the other: measured lines cost time, and time-outs are the machine's then.
+COVERED ?= tests -m 'not faults and not long'
+coverage: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --group coverage
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -q -n 2 --dist loadgroup $(COVERED)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+release-check:
+	$(PYTHON) hatch_build.py
 
 clean:
 	rm -rf $(VENV) $(OLDEST) $(NEWEST) .pytest_cache .mypy_cache .ruff_cache dist
