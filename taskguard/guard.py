@@ -43,6 +43,7 @@ from taskguard.runtime.heartbeat import Heartbeat, Holding
 from taskguard.runtime.interrupt import came_by_signal
 from taskguard.runtime.outages import grace_of, holder_that_may_return
 from taskguard.runtime.switch import is_off
+from taskguard.runtime.whereabouts import whereabouts
 from taskguard.stores import open_store
 
 T = TypeVar("T")
@@ -290,6 +291,7 @@ class Guard:
         A reply that was lost is not an answer: the same claim is asked again, and gets its own lease back.
         *after_outage*: the store did not answer when it was last asked for this job, by whichever process.
         """
+        claim.where = whereabouts()
         grace = grace_of(claim)
         looked = float("-inf")
 

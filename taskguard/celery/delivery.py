@@ -34,6 +34,7 @@ from taskguard.errors import ConfigurationError, KeyArgumentError, StoreError, S
 from taskguard.guard import Guard, new_attempt
 from taskguard.protocol.store import Claimant, Completed, Entry, Held, How, Lease
 from taskguard.runtime.interrupt import came_by_signal
+from taskguard.runtime.whereabouts import work_as
 from taskguard.schedule.note import Note
 
 ENDED = "_taskguard_ended"
@@ -82,6 +83,8 @@ class CeleryDelivery:
         self.held_back = HeldBack(self)
         self._body = body
         self._lease: Lease | None = None
+        if not self.request.is_eager and self.request.hostname:
+            work_as(self.request.hostname)
 
     # -- what it is ------------------------------------------------------------------------------------------------
 

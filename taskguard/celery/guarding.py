@@ -188,6 +188,10 @@ class TaskGuard(GuardedFunction):
         return self.guarding.settings.history == "arguments"
 
     @cached_property
+    def has_readable_keys(self) -> bool:
+        return self.policy.readable_keys and self.guarding.settings.readable_keys
+
+    @cached_property
     def policy(self) -> Policy:
         if self._policy.keep_for is None:
             return replace(self._policy, keep_for=max(self.guarding.keep_for, self._policy.lease))

@@ -55,6 +55,9 @@ class Settings:
     "arguments": with the values of each call.
     """
 
+    readable_keys: bool = True
+    """Whether what a key is made of is written beside it, for people; not where it is a secret."""
+
     def __post_init__(self) -> None:
         if self.on_store_error not in ("retry", "fail", "run_unguarded"):
             raise ConfigurationError(
@@ -62,6 +65,8 @@ class Settings:
             )
         check_on_evicting_store("taskguard_on_evicting_store", self.on_evicting_store)
         check_kept("taskguard_history", self.history)
+        if not isinstance(self.readable_keys, bool):
+            raise ConfigurationError(f"taskguard_readable_keys must be True or False, not {self.readable_keys!r}")
         for name in ("queued_for", "republish_after"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 10 * 365 * 86400:

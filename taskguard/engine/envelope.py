@@ -17,6 +17,8 @@ class Envelope(NamedTuple):
     """Tells apart the calls that were given one id by their callers."""
     key: str = ""
     """The key, fixed when the call was made."""
+    label: str = ""
+    """The key as people read it."""
     queue_entry: str = ""
     """The entry that holds the job's place in the queue, where that is not the one its `hold` says."""
     payload: str = ""

@@ -26,6 +26,11 @@ class GuardedFunction:
         raise NotImplementedError
 
     @property
+    def has_readable_keys(self) -> bool:
+        """Whether what a key is made of is written beside it, for people."""
+        return self.policy.readable_keys
+
+    @property
     def keys(self) -> KeyMaker:
         raise NotImplementedError
 
@@ -43,8 +48,9 @@ class GuardedFunction:
         if envelope.key:
             return envelope
         given = envelope.idempotency_key
-        key = self.keys.explicit(given) if given else self.keys(args, kwargs)
-        return envelope._replace(key=key, payload=self.payload(args, kwargs, explicit=bool(given)))
+        key, label = self.keys.labelled_by(given) if given else self.keys.labelled(args, kwargs)
+        payload = self.payload(args, kwargs, explicit=bool(given))
+        return envelope._replace(key=key, label=label if self.has_readable_keys else "", payload=payload)
 
     def payload(self, args: Any, kwargs: Any, *, explicit: bool = False) -> str:
         """What tells two calls of one key apart: the function, and all arguments. Empty where the key says it all."""

@@ -108,6 +108,7 @@ class Call(Value):
             keep_for=self.policy.keep,
             reuse=REUSE[self.policy.on_done],
             payload=self.envelope.payload,
+            label=self.envelope.label,
             copy_for=self.copy_for,
             replace_queued=replace,
             meanwhile=self.meanwhile,

@@ -84,6 +84,7 @@ class Delivery(Ending):
             skip=self._ends_at_once(layer),
             join=envelope.join if is_key and not self.beside else "",
             payload=envelope.payload if is_key else layer.payload,
+            label=envelope.label if is_key else "",
             copy=envelope.copy,
             copy_for=self.terms.republish_after if self.terms.names_copies and is_key else 0.0,
         )

@@ -7,6 +7,7 @@ import inspect
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from reprlib import Repr
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from taskguard.errors import ConfigurationError, KeyArgumentError
@@ -14,6 +15,25 @@ from taskguard.keys.canonical import braced, canonical, name_of
 from taskguard.keys.signatures import read_signature
 
 By: TypeAlias = str | Sequence[str] | Callable[..., object] | None
+
+
+LONGEST_LABEL = 120
+"""Characters of the key as people read it."""
+_SHORT = Repr()
+"""Never fails, whatever a value's own `repr` does."""
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
+
+
+def value_shown(value: object) -> str:
+    """One value as people read it."""
+    return repr(value) if type(value) is int else _SHORT.repr(value)
+
+
+def label_of(text: str) -> str:
+    """The text on one line, and no longer than a label is."""
+    if not (text.isascii() and text.isprintable()):
+        text = "".join([letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text])
+    return text if len(text) <= LONGEST_LABEL else f"{text[: LONGEST_LABEL - 1]}…"
 
 
 class Choice(Protocol):
@@ -26,8 +46,8 @@ class Choice(Protocol):
     def check(self, signature: inspect.Signature, /) -> None:
         """Raise ConfigurationError if calls of that signature cannot have it."""
 
-    def form(self, bound: inspect.BoundArguments, /) -> str:
-        """The chosen part of the call, in canonical form."""
+    def form(self, bound: inspect.BoundArguments, /) -> tuple[str, str]:
+        """The chosen part of the call in canonical form, and as people read it (empty where that is all of it)."""
 
 
 def parse_key(by: By) -> Choice:
@@ -101,11 +121,12 @@ class _Path:
         if self.first not in signature.parameters:
             raise ConfigurationError(f"key={self.by!r} names {self.first!r}, {_way_out(self, signature)}")
 
-    def form(self, bound: inspect.BoundArguments) -> str:
+    def form(self, bound: inspect.BoundArguments) -> tuple[str, object]:
+        """The value in canonical form, and the value."""
         value: object = bound.arguments[self.first]
         for part in self.rest:
             value = self._inside(value, part)
-        return canonical(value, self.text)
+        return canonical(value, self.text), value
 
     def _inside(self, value: Any, part: str) -> object:
         # By get(): a defaultdict would make one up, and change the caller's argument.
@@ -141,8 +162,8 @@ class AllArguments:
     def check(self, signature: inspect.Signature) -> None:
         """All arguments are there in any call."""
 
-    def form(self, bound: inspect.BoundArguments) -> str:
-        return braced([canonical(name) + canonical(value, name) for name, value in bound.arguments.items()])
+    def form(self, bound: inspect.BoundArguments) -> tuple[str, str]:
+        return braced([canonical(name) + canonical(value, name) for name, value in bound.arguments.items()]), ""
 
 
 @dataclass(frozen=True)
@@ -157,8 +178,13 @@ class _Fields:
         for path in self.paths:
             path.check(signature)
 
-    def form(self, bound: inspect.BoundArguments) -> str:
-        return f"[{''.join([path.form(bound) for path in self.paths])}]"
+    def form(self, bound: inspect.BoundArguments) -> tuple[str, str]:
+        forms, shown = "", []
+        for path in self.paths:
+            form, value = path.form(bound)
+            forms += form
+            shown.append(f"{path.text}={value_shown(value)}")
+        return f"[{forms}]", label_of(" ".join(shown))
 
 
 @dataclass(frozen=True)
@@ -174,10 +200,14 @@ class _Template:
             if isinstance(piece, _Path):
                 piece.check(signature)
 
-    def form(self, bound: inspect.BoundArguments) -> str:
+    def form(self, bound: inspect.BoundArguments) -> tuple[str, str]:
         # Piece by piece and not filled in: ("a:b", "c") and ("a", "b:c") would be one text.
-        forms = [canonical(piece) if isinstance(piece, str) else piece.form(bound) for piece in self.pieces]
-        return f"template:[{''.join(forms)}]"
+        forms, shown = "", ""
+        for piece in self.pieces:
+            form, value = (canonical(piece), piece) if isinstance(piece, str) else piece.form(bound)
+            forms += form
+            shown += value if isinstance(value, str) else value_shown(value)
+        return f"template:[{forms}]", label_of(shown)
 
 
 @dataclass(frozen=True)
@@ -202,12 +232,12 @@ class _Made:
                 f"task takes {_bare(signature)}; write it with the task's parameters"
             ) from None
 
-    def form(self, bound: inspect.BoundArguments) -> str:
+    def form(self, bound: inspect.BoundArguments) -> tuple[str, str]:
         try:
             value = self.function(*bound.args, **bound.kwargs)
         except TypeError as error:  # which would look like arguments that do not fit the task
             raise KeyArgumentError("key()", f"the function given as key= raised {error!r}") from error
-        return canonical(value, "key()")
+        return canonical(value, "key()"), label_of(value if isinstance(value, str) else value_shown(value))
 
 
 def _sample(signature: inspect.Signature) -> tuple[list[str], dict[str, str]]:

@@ -13,20 +13,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from reprlib import Repr
 from typing import Any
 from zlib import crc32
 
 from taskguard.errors import IDEMPOTENCY_KEY, ConfigurationError, KeyArgumentError
 from taskguard.keys.canonical import braced, canonical, name_of
-from taskguard.keys.choice import AllArguments, By, Choice, parse_key
+from taskguard.keys.choice import AllArguments, By, Choice, label_of, parse_key, value_shown
 from taskguard.protocol.names import KEY, PAYLOAD, problem_with
 
 _EMPTY = inspect.Parameter.empty
 LONGEST_SHOWN = 300
-_SHORT = Repr()
-"""Never fails, whatever a value's own `repr` does."""
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 LONGEST_SPACE = KEY - 40
 """Bytes; the version and a digest follow in the key."""
 LONGEST_LIKENESS = (PAYLOAD - KEY) // 4
@@ -67,7 +63,12 @@ class KeyMaker:
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The key of the call. Raises TypeError, as the call itself would, if the arguments do not fit."""
-        return self._key(self._choice.form(self._bind(args, kwargs)))
+        return self.labelled(args, kwargs)[0]
+
+    def labelled(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, str]:
+        """The key of the call, and how people read it: what was chosen for the key; empty where that is everything."""
+        form, label = self._choice.form(self._bind(args, kwargs))
+        return self._key(form), label
 
     def by_hand(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The key of the call, for somebody who looks for it: arguments that the key does not name may be left out."""
@@ -76,7 +77,7 @@ class KeyMaker:
             bound = self.signature.bind_partial(*args, **kwargs)
             bound.apply_defaults()
             if needed <= bound.arguments.keys():
-                return self._key(self._choice.form(bound))
+                return self._key(self._choice.form(bound)[0])
         return self(args, kwargs)
 
     def all(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
@@ -92,6 +93,10 @@ class KeyMaker:
             raise KeyArgumentError(IDEMPOTENCY_KEY, problem)
         return self._key(f"idempotency:{canonical(idempotency_key)}")
 
+    def labelled_by(self, idempotency_key: str) -> tuple[str, str]:
+        """The same, and how people read it."""
+        return self.explicit(idempotency_key), label_of(f"{IDEMPOTENCY_KEY}={value_shown(idempotency_key)}")
+
     def payload(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """A digest of all arguments, chosen for the key or not: it differs where two calls differ.
 
@@ -99,7 +104,7 @@ class KeyMaker:
         """
         bound = self._bind(args, kwargs)
         try:
-            form = AllArguments().form(bound)
+            form, _ = AllArguments().form(bound)
         except KeyArgumentError:
             form = braced([canonical(name) + _form_or_type(value) for name, value in bound.arguments.items()])
         return f"{VERSION}:{_digest(form)}"
@@ -124,7 +129,7 @@ class KeyMaker:
             arguments = self._bind(args, kwargs).arguments
         except TypeError:
             return ""
-        return ", ".join(f"{name}={_SHORT.repr(value)}" for name, value in arguments.items())[:LONGEST_SHOWN]
+        return ", ".join(f"{name}={value_shown(value)}" for name, value in arguments.items())[:LONGEST_SHOWN]
 
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
         bound = self._bind_plainly(args, kwargs)

@@ -66,6 +66,8 @@ class Policy:
     max_starts: int = 3
     on_lost: Lost = "abort"
     enforce: bool = True
+    readable_keys: bool = True
+    """Whether what the key is made of is written beside it, for people; not where it is a secret."""
 
     def __post_init__(self) -> None:
         values, problems = _read(_options_of(self))
@@ -251,7 +253,7 @@ def _max_starts(name: str, value: Any) -> int:
     )
 
 
-def _enforce(name: str, value: Any) -> bool:
+def _yes_or_no(name: str, value: Any) -> bool:
     if isinstance(value, bool):
         return value
     raise ConfigurationError(f"{name}={_shown(value)} is neither; write {name}=True or {name}=False")
@@ -272,7 +274,8 @@ _READERS: dict[str, _Reader] = {
     "wait_up_to": _seconds(or_zero=True),
     "max_starts": _max_starts,
     "on_lost": _one_of(get_args(Lost)),
-    "enforce": _enforce,
+    "enforce": _yes_or_no,
+    "readable_keys": _yes_or_no,
 }
 
 

@@ -57,6 +57,8 @@ class Kept:
     their payload."""
     how: How | None = None
     outcome: bytes | None = None
+    label: str = ""
+    where: str = ""
 
     @property
     def gone_at(self) -> int:
@@ -184,6 +186,8 @@ class Rules:
             payload=ask.payload,
             requeued_by=entry.requeued_by if again and entry is not None else "",
             deaths=deaths,
+            label=ask.label or (entry.label if entry is not None else ""),
+            where=ask.where,
         )
         return Step(_lease(ask.key, granted), granted)
 
@@ -365,6 +369,8 @@ class Rules:
             deaths=entry.deaths,
             how=ending.how,
             outcome=ending.outcome if state == "done" else None,
+            label=entry.label,
+            where=entry.where,
         )
 
     def receipt(self, claimant: Claimant, ending: Ending, entry: Kept | None, now: int) -> Receipt:
@@ -395,7 +401,9 @@ class Rules:
     def forget(self, entry: Kept | None, token: int, now: int) -> Step[bool]:
         if entry is None or token not in (0, entry.token):
             return Step(False)
-        free = Kept("free", "", "", entry.token, now, now + entry.keep, entry.keep)
+        free = Kept(
+            "free", "", "", entry.token, now, now + entry.keep, entry.keep, label=entry.label, where=entry.where
+        )
         return Step(True, free)
 
 
@@ -429,6 +437,8 @@ def seen(key: str, entry: Kept, now: int) -> Entry:
         how=entry.how,
         outcome=entry.outcome,
         unended=tuple((owner, payload) for owner, _, payload in entry.deaths),
+        label=entry.label,
+        where=entry.where,
     )
 
 

@@ -67,6 +67,10 @@ class Claim(Claimant):
     """
     stamp: str = ""
     """The `Held.stamp` that told this copy to go on; given back once the copy is published, and names it."""
+    label: str = ""
+    """The key as people read it. Nothing is decided by it; without one the entry keeps the one it has."""
+    where: str = ""
+    """The worker, or the host and the process, that asks: for people."""
     meanwhile: Callable[[], None] | None = field(default=None, compare=False, repr=False)
     """What the caller would do next, and can do while the answer is on its way. No part of the question.
 
@@ -151,6 +155,10 @@ class Entry:
     unended: tuple[tuple[str, str], ...] = ()
     """Owners that had begun and lost the key to others, the last few of them, each with the payload of its claim. One
     that claims the key again is none any more."""
+    label: str = ""
+    """The key as people read it, in 120 characters at most; empty if nobody has said it."""
+    where: str = ""
+    """Who claimed it last: the worker, or the host, and the process."""
 
 
 @dataclass(slots=True, kw_only=True)

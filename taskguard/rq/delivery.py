@@ -48,6 +48,7 @@ from taskguard.runtime.backoff import pauses
 from taskguard.runtime.clocks import since_boot
 from taskguard.runtime.interrupt import came_by_signal
 from taskguard.runtime.switch import is_off
+from taskguard.runtime.whereabouts import work_as
 
 ATTEMPT = "_taskguard_attempt"
 """On a job that a guarded worker runs: the attempt of this execution, which its parent process knows too."""
@@ -113,6 +114,8 @@ class RQDelivery:
         self._has_noted_end = False
         self._delivery: Delivery
         self._retry: Retry | None = None
+        if job.worker_name and not self.is_sync:
+            work_as(job.worker_name)
 
     def deliver(self, args: Any, kwargs: Any) -> Any:
         if not self._identify(args, kwargs):

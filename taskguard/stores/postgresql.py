@@ -45,7 +45,13 @@ PURGE_AT_MOST = 500
 SCAN_PAGE = 100
 
 _ASKED = [field.name for field in fields(Claim) if field.name != "meanwhile"]
-_MISSING = (errors.InvalidSchemaName, errors.UndefinedTable, errors.UndefinedFunction, errors.UndefinedObject)
+_MISSING = (
+    errors.InvalidSchemaName,
+    errors.UndefinedTable,
+    errors.UndefinedColumn,
+    errors.UndefinedFunction,
+    errors.UndefinedObject,
+)
 _PASSING = ("08", "40", "53", "57", "58", "25006", "55P03")
 """How the SQLSTATE begins when a server cannot serve us now and may later: connection lost, rolled back, out of
 resources, shut down or cancelled, disk trouble, read-only (a standby), not locked in time."""
@@ -111,7 +117,7 @@ class PostgresStore(Forked):
     def claim(self, claim: Claim, /) -> Lease | Held | Completed:
         durations = {name: micros(getattr(claim, name)) for name in ("lease", "keep_for", "copy_for")}
         asked = {name: getattr(claim, name) for name in _ASKED}
-        row = self._call("claim_3", namespace=self._namespace, **asked | durations)
+        row = self._call("claim_4", namespace=self._namespace, **asked | durations)
         if next(self._claims) % PURGE_EVERY == 0:
             # The claim has its answer, whatever becomes of the tidying.
             with suppress(StoreError):
@@ -223,7 +229,7 @@ class PostgresStore(Forked):
     def _look(self, which: str, key: str) -> list[Entry]:
         rows = self._see(
             "SELECT key, state, owner, attempt, token, since, until - now AS remaining, starts, copies, payload, how,"
-            " outcome, deaths"
+            ' outcome, deaths, label, whereabouts AS "where"'
             f' FROM "{self._schema}".entry, "{self._schema}".now_1() AS now'
             f" WHERE namespace = %(namespace)s AND {which} AND gone_at > now ORDER BY key LIMIT {SCAN_PAGE}",
             {"namespace": self._namespace, "key": key},

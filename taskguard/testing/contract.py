@@ -1010,6 +1010,26 @@ class StoreContract:
         assert isinstance(store.claim(ask("bob", "queued", state="queued", replace_queued=True)), Lease)
         assert isinstance(store.claim(ask("bob", "running", state="queued", replace_queued=True)), Held)
 
+    def test_a_label_stays_with_its_key_and_where_is_the_last_claims(self, store: Store) -> None:
+        def shown() -> tuple[str, str]:
+            entry = store.get("key")
+            [listed] = store.scan("key")
+            assert entry is not None and (entry.label, entry.where) == (listed.label, listed.where)
+            return entry.label, entry.where
+
+        claimed(store, "alice", state="queued", label="Größe=“7”", where="web:1")
+        assert shown() == ("Größe=“7”", "web:1")
+        running = claimed(store, "alice", where="celery@pod:2")
+        assert shown() == ("Größe=“7”", "celery@pod:2")
+        store.requeue(running, LONG, copy_for=LONG)
+        assert shown() == ("Größe=“7”", "celery@pod:2")
+        store.complete(claimed(store, "alice", where="celery@pod:3"), succeeded())
+        assert shown() == ("Größe=“7”", "celery@pod:3")
+        claimed(store, "bob", label="size=7")
+        assert shown() == ("size=7", "")
+        store.forget("key")
+        assert shown() == ("size=7", "")
+
     # -- 7: durations in; the store's clock decides ----------------------------------------------------------------
 
     def test_promise_7_a_client_whose_clock_is_wrong_changes_nothing(self, store: Store) -> None:

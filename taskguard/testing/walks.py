@@ -93,6 +93,8 @@ class _Walk:
             join=self.random.choice(("", "", "alice", "bob")),
             replace_queued=self.random.random() < 0.15,
             payload=self.random.choice(("", "digest")),
+            label=self.random.choice(("", "order=7", "höhe=…")),
+            where=self.random.choice(("", "here:1", "there:2")),
             copy=self.random.choice(("", "copy 1", "copy 2")),
             copy_for=self.random.choice((0.0, OVER, NEVER)),
         )

@@ -364,6 +364,8 @@ class _Chance:
             join=self._one_of("", "", "", *self._owners),
             replace_queued=self._is(0.15),
             payload=self._one_of("", "p1", "p2"),
+            label=self._one_of("", "order=7", "höhe=…"),
+            where=self._one_of("", "here:1", "there:2"),
             copy=self._one_of(*COPIES),
             copy_for=self._one_of(0.0, *DURATIONS),
         )

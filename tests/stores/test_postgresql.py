@@ -211,6 +211,23 @@ def test_a_role_without_rights_is_told_what_to_grant(admin: psycopg.Connection, 
         admin.execute(f"DROP ROLE {role}")
 
 
+def test_a_schema_of_an_older_version_is_brought_up_to_date_by_whoever_asks_first(
+    admin: psycopg.Connection, postgres_server: PostgresServer
+):
+    schema = f"older_{uuid4().hex[:8]}"
+    url = f"{postgres_server.url}?schema={schema}"
+    with closing(open_store(url)) as store:
+        claimed(store, "alice")
+    admin.execute(f"ALTER TABLE {schema}.entry DROP COLUMN label, DROP COLUMN whereabouts")
+
+    with closing(open_store(url)) as store:
+        entry = store.get("key")
+        assert entry is not None and (entry.owner, entry.label) == ("alice", "")
+        claimed(store, "bob", "other", label="order_id=42")
+        entry = store.get("other")
+        assert entry is not None and entry.label == "order_id=42"
+
+
 def test_apps_keep_apart_by_schema(store: Store, postgres_server: PostgresServer, namespace: str):
     claimed(store, "alice")
     with closing(open_store(f"{postgres_server.url}?schema=second", namespace=namespace)) as other:

@@ -201,6 +201,21 @@ def test_a_directory_that_became_unreadable_is_unavailable_until_it_can_be_read_
     )
 
 
+def test_a_file_of_an_older_version_is_used_as_it_is(tmp_path: Path):
+    path = tmp_path / "taskguard.db"
+    claimed(SQLiteStore(path), "alice", "before")
+    with closing(sqlite3.connect(path)) as older:
+        for column in ("label", "whereabouts"):
+            older.execute(f"ALTER TABLE taskguard_entry DROP COLUMN {column}")
+
+    store = SQLiteStore(path)
+    claimed(store, "bob", "now", label="order_id=42", where="here:1")
+
+    before, now = store.get("before"), store.get("now")
+    assert before is not None and (before.owner, before.label, before.where) == ("alice", "", "")
+    assert now is not None and (now.label, now.where) == ("order_id=42", "here:1")
+
+
 def test_a_file_of_somebody_elses_says_what_it_must_be(folder: Path):
     claimed(SQLiteStore(folder / "taskguard.db"), "alice")
     folder.chmod(0o755)

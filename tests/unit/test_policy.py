@@ -194,7 +194,7 @@ def test_an_option_that_is_none_is_refused_with_the_nearest():
 def test_an_option_like_none_of_them_is_refused_with_all_there_are():
     assert refusal(xyz=1).endswith(
         "there is no option xyz; write one of: key, hold, on_conflict, on_done, lease, key_space, keep_for, "
-        "hold_at_most, hold_at_least, wait_up_to, max_starts, on_lost, enforce"
+        "hold_at_most, hold_at_least, wait_up_to, max_starts, on_lost, enforce, readable_keys"
     )
 
 
