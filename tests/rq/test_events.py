@@ -329,10 +329,8 @@ def test_a_killed_horse(scene: Scene):
 def test_a_killed_horse_of_a_job_with_retries(scene: Scene):
     scene.start_worker(OURS)
     job = scene.call(then="die once", retry=Retry(max=2), value="second")
-    started = time.monotonic()
 
-    assert scene.result(job) == "second"
-    assert time.monotonic() - started < 10  # and not after its lease of half a minute
+    assert scene.result(job, within=20) == "second"  # and not after its lease of half a minute
     first, second = scene.begun(2)
     assert (first["starts"], second["starts"]) == (1, 2) and second["token"] > first["token"]
 
