@@ -20,8 +20,8 @@ PY_OLD := $(call found,3.10)
 PY_NEW := $(call found,3.13)
 
 # More processes than cores: most tests wait for a lease or for another process. Those of one slow server stay together.
-# One that fails is run once more, and told as such: beside three others on two cores a time-out may be the machine's.
-PARALLEL := -n 4 --dist loadgroup --reruns 1 -raR
+# None is run a second time: a test that fails once shows a bug, in the product or in the test.
+PARALLEL := -n 4 --dist loadgroup
 
 .PHONY: test unit lint types tests oldest newest bite faults demo bench coverage release-check clean
 

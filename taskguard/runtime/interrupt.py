@@ -54,6 +54,10 @@ def enter() -> Body:
 
 def came_by_signal(error: BaseException) -> bool:
     """Whether a handler of a signal raised *error*: then it may have been raised anywhere, and is nobody's failure."""
+    if isinstance(error, SystemError) and error.__cause__ is not None:
+        # Code in C that goes on after a handler has raised, as `os.stat` of Python 3.10 does: where that calls Python
+        # again, for a second signal say, a SystemError with the handler's exception as its cause is what comes of it.
+        return came_by_signal(error.__cause__)
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = {getattr(getattr(handler, "__func__", handler), "__code__", None) for handler in handlers} - {None}
     trace = error.__traceback__

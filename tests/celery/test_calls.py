@@ -638,7 +638,7 @@ class TestOnDone:
 
         first = add.apply((1,))
         again = add.delay(1)
-        assert again.get(timeout=1) == 2
+        assert again.get(timeout=20) == 2
         assert again.status == "SUCCESS"
         assert again.ready()
         assert again.taskguard.duplicate
@@ -654,7 +654,7 @@ class TestOnDone:
 
         fail.apply((1,))
         with pytest.raises(ValueError, match="not 1"):
-            fail.delay(1).get(timeout=1)
+            fail.delay(1).get(timeout=20)
         assert fail.delay(1).status == "FAILURE"
 
     def test_a_failure_runs_again_with_reuse_success(self):
@@ -802,7 +802,7 @@ def test_the_handle_of_a_duplicate_that_wants_no_result_does_not_wait_for_one():
 
     first, second = add.delay(1), add.delay(1)
     assert second.id == first.id
-    assert second.get(timeout=1) is None is first.get(timeout=1)
+    assert second.get(timeout=20) is None is first.get(timeout=20)
 
 
 def test_release_by_hand_frees_the_key():

@@ -56,7 +56,7 @@ def test_a_copy_that_comes_before_the_result_is_stored_is_answered_the_same(ran)
     guard.ask(guard.new_claim(key, joiner, policy, join=twin))  # its worker dies with the answer
     deliver(task, joiner, 1, "its own")
 
-    assert task.AsyncResult(joiner).get(timeout=1) == "the twin's"
+    assert task.AsyncResult(joiner).get(timeout=20) == "the twin's"
     assert ran == ["the twin's"]
 
 
@@ -71,7 +71,7 @@ def test_an_outcome_that_is_not_kept_is_that_of_the_twin(ran):
     guard.ask(guard.new_claim(key, joiner, policy, join=twin))
     deliver(task, joiner, 1, "its own")
 
-    assert task.AsyncResult(joiner).get(timeout=1) == large
+    assert task.AsyncResult(joiner).get(timeout=20) == large
 
 
 def test_a_copy_that_joins_while_another_runs_is_put_back(ran):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -31,6 +32,7 @@ from taskguard.schedule.entry import Slot
 from tests import hatchery
 from tests.bodies import DIRECTORY
 from tests.rq import jobs
+from tests.rq.bodies import TELLS
 from tests.waiting import wait_until
 
 ENTRIES = "TASKGUARD_TEST_ENTRIES"
@@ -143,7 +145,7 @@ class Scene(tests.scene.Scene):
         worker = WorkerProcess(
             [*line, queue or self.queue.name],
             self.directory / f"worker{len(self.workers)}.log",
-            {DIRECTORY: str(self.directory), "PYTHONUNBUFFERED": "1", **(environment or {})},
+            {DIRECTORY: str(self.directory), "PYTHONUNBUFFERED": "1", TELLS: "1", **(environment or {})},
         )
         self.workers.append(worker)
         if wait and command == "worker":
@@ -217,6 +219,14 @@ class Scene(tests.scene.Scene):
             lambda: self.status(job) in statuses,
             timeout=within,
             what=f"{statuses}, not {self.status(job)}; {[worker.log()[-2500:] for worker in self.workers]}",
+        )
+
+    def wait_for_duplicate(self, *calls: Any) -> None:
+        """Until one of these jobs has asked for the key, and a worker has told it that another one runs."""
+        told = re.compile(rf"duplicate: .*, owner \S*({'|'.join(call.id for call in calls)})\S*, running by")
+        wait_until(
+            lambda: any(told.search(worker.log()) for worker in self.workers),
+            what=f"a duplicate in {[worker.log()[-2500:] for worker in self.workers]}",
         )
 
     def result(self, job: Any, within: float = 20.0) -> Any:

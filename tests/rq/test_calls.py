@@ -67,7 +67,7 @@ def test_jobs_of_a_plain_queue_are_guarded_when_they_run(scene: Scene, kind: str
     scene.start_worker(kind)
     scene.start_worker(kind)
     scene.begun()
-    scene.passes(1)
+    scene.wait_for_duplicate(one, two)
     assert scene.runs == 1
     scene.open()
 
@@ -434,7 +434,7 @@ def test_a_joined_job_fails_as_its_twin_does(scene: Scene):
     one = scene.call("while_running", then="fail", gate="gate")
     scene.begun()
     two = scene.call("while_running")
-    scene.passes(1)
+    scene.wait_for_duplicate(two)
     scene.open()
     scene.wait_for_status(one, "failed")
     scene.wait_for_status(two, "failed")
@@ -449,7 +449,7 @@ def test_a_joined_job_takes_the_place_of_a_twin_that_ended_with_nothing(scene: S
     scene.begun()
     scene.start_worker()
     two = scene.call("while_running", value="second")
-    scene.passes(0.5)
+    scene.wait_for_duplicate(two)
     worker.kill_all()
 
     assert scene.result(two) == "second" and scene.status(one) == "started"
@@ -623,7 +623,7 @@ def test_retries_of_a_joined_job_are_its_own(scene: Scene):
     one = scene.call("while_running", then="fail", gate="gate")
     scene.begun()
     two = scene.call("while_running", retry=Retry(max=1), value="by itself")
-    scene.passes(0.7)
+    scene.wait_for_duplicate(two)
     scene.open()
     scene.wait_for_status(one, "failed")
 

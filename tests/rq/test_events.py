@@ -329,10 +329,8 @@ def test_a_killed_horse(scene: Scene):
 def test_a_killed_horse_of_a_job_with_retries(scene: Scene):
     scene.start_worker(OURS)
     job = scene.call(then="die once", retry=Retry(max=2), value="second")
-    started = time.monotonic()
 
-    assert scene.result(job) == "second"
-    assert time.monotonic() - started < 10  # and not after its lease of half a minute
+    assert scene.result(job, within=20) == "second"  # and not after its lease of half a minute
     first, second = scene.begun(2)
     assert (first["starts"], second["starts"]) == (1, 2) and second["token"] > first["token"]
 
@@ -527,7 +525,7 @@ def test_a_requeued_job_meets_a_twin_and_joins_it(scene: Scene):
     twin = scene.call(gate="gate", value="of the twin")
     scene.begun(2)
     FailedJobRegistry(queue=scene.queue).requeue(job.id)
-    scene.start_worker()
+    scene.start_worker().wait_for_log("reused: ")  # its own failure, which does not count any more: it asks again
     scene.passes(1)
     scene.open()
 
@@ -563,9 +561,7 @@ def _joined(scene: Scene, then: str) -> Any:
     scene.call("while_running", then, gate="gate", value="of the twin")
     scene.begun()
     job = scene.call("while_running", value="its own")
-    scene.wait_for_status(job, "started")
-    wait_until(lambda: scene.note(job).join or any("held" in worker.log() for worker in workers))
-    scene.passes(1)
+    scene.wait_for_duplicate(job)
     scene.open()
     scene.wait_for_status(job, "finished" if then == "return" else "failed")
     for worker in workers:

@@ -312,7 +312,7 @@ def test_a_second_copy_that_waited_tells_nobody_again(scene: Scene):
     scene.start_worker()
     scene.start_worker()
     scene.begun()
-    scene.passes(1)
+    scene.wait_for_duplicate(job)
     scene.open()
     scene.ledger.wait_for("told", 1)
     wait_until(lambda: any("nothing to tell" in worker.log() for worker in scene.workers), what="a second copy")
