@@ -129,7 +129,7 @@ def _do(task: Any, then: str, key: str, value: Any) -> Any:
         return object()
     if then == "call itself":
         bodies.note("called itself", inner=_called_directly(task, key))
-        bodies.wait_at("gate")
+        bodies.wait_at(value)
         return "outer"
     if then == "replace by a relative":
         return task.replace(task.app.tasks["relative"].s(key, value="relative"))

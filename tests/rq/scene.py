@@ -28,7 +28,7 @@ from taskguard.rq.note import read
 from taskguard.rq.noted import NOTE
 from taskguard.rq.publishing import Publisher
 from taskguard.schedule import Slot
-from tests import hatchery
+from tests import forkserver
 from tests.bodies import DIRECTORY
 from tests.rq import jobs
 from tests.waiting import wait_until
@@ -50,7 +50,7 @@ class WorkerProcess:
 
     def __init__(self, command: Sequence[str], log: Path, environment: dict[str, str]) -> None:
         self._log = log
-        self._process = hatchery.start(command, log=log, directory=ROOT, environment=environment)
+        self._process = forkserver.start(command, log=log, directory=ROOT, environment=environment)
         self.pid = self._process.pid
 
     def log(self) -> str:

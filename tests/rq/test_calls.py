@@ -13,7 +13,7 @@ import redis
 from rq import Queue, Retry
 from rq.exceptions import DuplicateJobError
 from rq.group import Group
-from rq.job import Job
+from rq.job import Callback, Job
 
 from taskguard import ConfigurationError, DuplicateTaskError, PayloadMismatchError
 from taskguard.rq import GuardedQueue
@@ -244,24 +244,6 @@ def test_a_group_has_the_twin_in_it(scene: Scene):
     assert len(group.get_jobs()) == 2 and twin.id in {job.id for job in group.get_jobs()}
     scene.burst()
     assert all(job.get_status() == "finished" for job in group.get_jobs())
-
-
-def test_calls_in_one_pipeline_know_of_each_other(scene: Scene):
-    with scene.connection.pipeline() as pipeline:
-        first = scene.call(pipeline=pipeline)
-        second = scene.call(pipeline=pipeline)
-        assert scene.queue.count == 0
-        pipeline.execute()
-
-    assert first.id == second.id and scene.queue.job_ids == [first.id]
-
-
-def test_a_pipeline_that_is_never_executed_blocks_nobody(scene: Scene):
-    with scene.connection.pipeline() as pipeline:
-        scene.call(pipeline=pipeline)
-    job = scene.call(value="runs")
-
-    assert not job.taskguard.duplicate and scene.queue.job_ids == [job.id]
 
 
 def test_a_queue_that_runs_at_once(scene: Scene):
@@ -515,6 +497,15 @@ def test_failed_work_is_not_reused_as_a_success(scene: Scene):
     scene.wait_for_status(first, "failed")
 
     assert scene.result(scene.call("reused_success", value="second")) == "second"
+
+
+def test_a_success_that_rq_could_not_tell_is_a_success(scene: Scene):
+    job = scene.call("reused_success", value="kept", on_success=Callback("tests.rq.jobs.missing"))
+    scene.burst()
+    assert scene.status(job) == "failed"
+    again = scene.call("reused_success")
+
+    assert again.taskguard.duplicate and again.get_status() == "finished" and again.return_value() == "kept"
 
 
 def test_a_failure_that_rq_no_longer_has_is_remembered(scene: Scene):
