@@ -270,15 +270,6 @@ def test_replaced_by_another_task(scene):
     scene.next_call_runs()
 
 
-def test_a_body_that_calls_its_own_task_keeps_the_key(scene):
-    first = scene.call(then="call itself", value=scene.key)
-    scene.ledger.wait_for("called itself", task_id=first.id)
-    assert scene.state() == "running"
-    assert scene.call().id == first.id
-    scene.gate.open(scene.key)
-    assert first.get(timeout=20) == "outer"
-
-
 # -- a live twin -------------------------------------------------------------------------------------------------
 
 

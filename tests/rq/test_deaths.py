@@ -11,8 +11,9 @@ from rq import Retry
 from rq.command import send_stop_job_command
 from rq.job import Callback
 
-from tests.rq import slow
+from tests.rq import jobs, slow
 from tests.rq.scene import OURS, Scene
+from tests.schedule.bench import every
 
 HASTY_OURS = "tests.rq.workers.HastyGuardedWorker"
 DOOMED = "tests.rq.workers.DoomedWorker"
@@ -131,3 +132,15 @@ def test_a_worker_that_dies_after_the_last_start_was_counted(scene: Scene):
     scene.passes(0.5)
 
     assert scene.runs == 1 and scene.queue.count == 0
+
+
+def test_the_key_of_a_killed_horse_of_one_of_many_runs_is_free(scene: Scene):
+    scene.start_worker()
+    slot = every(3600, scene.key, overlap="allow_all").slot(1_794_873_600_000_000)
+    job = scene.publish(slot, jobs.job_, scene.key, "return", "gate")
+    scene.begun()
+    [run] = scene.live()
+    os.kill(scene.workers[0].horse(), signal.SIGKILL)
+    scene.wait_for_status(job, "failed")
+
+    assert scene.live() == [] and run.key.endswith(f":job:{run.owner}")

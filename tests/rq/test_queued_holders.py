@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
+import redis
 from rq import Queue
 from rq.job import Dependency
 from rq.registry import FailedJobRegistry
@@ -111,3 +113,24 @@ def test_a_twin_that_allows_its_parent_to_fail_keeps_its_place(scene: Scene):
     scene.open()
 
     assert scene.result(child) == "child" and scene.runs == 1
+
+
+class CutOff(redis.Redis):
+    """The queue's own Redis, over a line that is cut when one job is looked up."""
+
+    cut_at = ""
+
+    def hgetall(self, name: Any) -> Any:
+        if self.cut_at == name:
+            raise redis.ConnectionError("cut")
+        return super().hgetall(name)
+
+
+def test_when_rq_is_asked_about_the_twin_in_the_queue(scene: Scene):
+    twin = scene.call()
+    job = Queue(scene.queue.name, connection=scene.connection).enqueue(jobs.job_, scene.key, at_front=True)
+    with CutOff.from_url(scene.url) as connection:
+        connection.cut_at = twin.key
+        GuardedSimpleWorker([scene.queue.name], connection=connection).work(burst=True, max_jobs=1)
+
+    assert scene.status(job) == "queued" and scene.queue.job_ids == [twin.id, job.id] and scene.runs == 0
