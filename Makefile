@@ -73,8 +73,9 @@ VERSIONS := tests/guard tests/unit tests/stores --deselect tests/stores/test_con
 oldest: $(OLDEST)/.ready
 	$(OLDEST)/bin/python -m pytest -q $(PARALLEL) $(VERSIONS) tests/celery/test_calls.py tests/celery/test_decorator.py \
 		tests/celery/test_eager.py tests/celery/test_events.py tests/celery/test_settings.py tests/celery/test_shown.py \
-		tests/celery/test_deliveries.py tests/rq/test_calls.py \
-		tests/rq/test_decorator.py tests/rq/test_events.py tests/rq/test_workers.py tests/rq/test_cron.py \
+		tests/celery/test_answering.py tests/celery/test_deferring.py tests/scenarios \
+		tests/rq/test_calls.py tests/rq/test_pipelines.py tests/rq/test_decorator.py tests/rq/test_events.py \
+		tests/rq/test_requeued.py tests/rq/test_workers.py tests/rq/test_cron.py \
 		tests/rq/test_pools.py tests/rq/test_django_rq.py \
 		tests/fencing/test_protect.py tests/fencing/test_once.py tests/fencing/test_updates.py \
 		tests/fencing/elsewhere/test_redis_resource.py tests/schedule/test_beat.py tests/schedule/test_worker.py
@@ -82,7 +83,7 @@ oldest: $(OLDEST)/.ready
 # The queues are those of the main environment, on another Python.
 newest: $(NEWEST)/.ready
 	$(NEWEST)/bin/python -m pytest -q $(PARALLEL) $(VERSIONS) tests/celery/test_calls.py tests/celery/test_decorator.py \
-		tests/rq/test_calls.py tests/rq/test_decorator.py tests/fencing/test_protect.py
+		tests/rq/test_calls.py tests/rq/test_decorator.py tests/scenarios/test_publish.py tests/fencing/test_protect.py
 
 bite: $(VENV)/.ready
 	$(BIN)/python -m pytest -q $(PARALLEL) --bite -m safety tests/safety tests/celery tests/schedule

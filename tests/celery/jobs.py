@@ -127,10 +127,6 @@ def _do(task: Any, then: str, key: str, value: Any) -> Any:
         raise TroubleError(f"{key} failed")
     if then == "return what cannot be written":
         return object()
-    if then == "call itself":
-        bodies.note("called itself", inner=_called_directly(task, key))
-        bodies.wait_at("gate")
-        return "outer"
     if then == "replace by a relative":
         return task.replace(task.app.tasks["relative"].s(key, value="relative"))
     if then == "replace by a chain to a relative":
@@ -158,10 +154,6 @@ def _do(task: Any, then: str, key: str, value: Any) -> Any:
         except SoftTimeLimitExceeded:
             return "caught"
     return value
-
-
-def _called_directly(task: Any, key: str) -> Any:
-    return task(key, "return", value="inner")
 
 
 def _clean_up_slowly() -> None:

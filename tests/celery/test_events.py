@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from celery import chain, chord, group
 from celery.exceptions import MaxRetriesExceededError, SoftTimeLimitExceeded, TaskRevokedError, TimeLimitExceeded
+from kombu.exceptions import EncodeError
 
 from taskguard import DuplicateTaskError, WaitTimeoutError
 from tests.celery.conftest import FLEETS
@@ -77,6 +78,21 @@ def test_failure_that_is_kept(scene):
     assert scene.runs == 1
 
 
+def test_a_result_that_cannot_be_written_is_a_failure_here_too(scene):
+    result = scene.call("reused_if_successful", then="return what cannot be written")
+    with pytest.raises(EncodeError):
+        result.get(timeout=20)
+    assert scene.state("reused_if_successful") == "free"
+
+
+def test_a_large_result_is_reused_though_it_is_not_stored(scene):
+    first = scene.call("reused_unheard", value="x" * 2000)
+    scene.wait_for_state("done", name="reused_unheard")
+    again = scene.call("reused_unheard")
+    assert again.taskguard.owner == first.id
+    assert again.get(timeout=20) == "x" * 2000
+
+
 def test_ignore(scene):
     scene.call(then="ignore")
     scene.wait_for_state("free")
@@ -96,6 +112,13 @@ def test_reject_and_requeue(scene):
     assert scene.runs == 2
     assert not scene.overlaps
     assert scene.state() == "done"
+
+
+def test_reject_and_requeue_of_a_job_that_was_acknowledged_early_frees_its_key(scene):
+    result = scene.call("early", then="reject and requeue once")
+    scene.ledger.wait_for("requeued", task_id=result.id)
+    scene.wait_for_state("free", name="early")
+    scene.next_call_runs("early")
 
 
 def test_retry(scene):
@@ -131,6 +154,13 @@ def test_a_retry_that_is_not_thrown(scene):
     assert not scene.overlaps
 
 
+def test_a_failure_after_a_retry_was_asked_for_still_retries(scene):
+    scene.call(then="retry and fail")
+    scene.begun(2)
+    scene.wait_for_state("done")
+    assert not scene.overlaps
+
+
 def test_autoretry(scene):
     result = scene.call("auto", then="fail")
     with pytest.raises(TroubleError):
@@ -147,6 +177,14 @@ def test_max_retries_exceeded(scene):
     assert scene.runs == 2
     assert scene.state() == "free"
     scene.next_call_runs()
+
+
+def test_a_retry_that_cannot_be_written_fails(scene):
+    result = scene.call(then="retry with what cannot be written")
+    with pytest.raises(EncodeError):
+        result.get(timeout=20)
+    assert scene.runs == 1
+    assert scene.state() == "free"
 
 
 def test_soft_time_limit(scene):

@@ -29,7 +29,7 @@ from taskguard.rq.guarding import guard_on
 from taskguard.rq.job_metadata import read
 from taskguard.rq.publishing import Publisher
 from taskguard.schedule.entry import Slot
-from tests import hatchery
+from tests import forkserver
 from tests.bodies import DIRECTORY
 from tests.rq import jobs
 from tests.rq.bodies import TELLS
@@ -52,7 +52,7 @@ class WorkerProcess:
 
     def __init__(self, command: Sequence[str], log: Path, environment: dict[str, str]) -> None:
         self._log = log
-        self._process = hatchery.start(command, log=log, directory=ROOT, environment=environment)
+        self._process = forkserver.start(command, log=log, directory=ROOT, environment=environment)
         self.pid = self._process.pid
 
     def log(self) -> str:

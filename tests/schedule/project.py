@@ -16,7 +16,7 @@ from celery.schedules import crontab
 from taskguard import Event, Fence, current_fence
 from taskguard.celery import install, singleton_task
 from taskguard.schedule.entry import Slot
-from tests.hatchery import AHEAD
+from tests.forkserver import AHEAD
 from tests.ledger import append
 
 ENVIRONMENT = "TASKGUARD_TEST_SCHEDULE"

@@ -1,4 +1,4 @@
-"""A delivery whose store goes away in the middle: it waits, and nobody is told that the job has failed."""
+"""A job that has ended calls what is linked to it once, whichever copy of its message does so."""
 
 from __future__ import annotations
 
@@ -7,73 +7,10 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from kombu import Exchange, Queue
 
-from taskguard import StoreUnavailableError
-from taskguard.celery import first_success, install, settings
-from taskguard.celery.guarding import guarding_of
-from taskguard.celery.scheduled import make_aware
-from taskguard.schedule.running import claim_of
-from taskguard.stores.memory import MemoryStore
-from tests.schedule.bench import every
-from tests.waiting import wait_until
+from taskguard.celery import first_success
 
-from .inprocess import deliver, guarded, ids, make_app, ours_of, sent, store_of
-
-
-def goes_away_after(store: Any, verb: str, times: int) -> None:
-    """The store answers so many times, and then no more."""
-    answered = 0
-    original = getattr(store, verb)
-
-    def ask(*args: Any, **options: Any) -> Any:
-        nonlocal answered
-        answered += 1
-        if answered > times:
-            raise StoreUnavailableError("store", "gone")
-        return original(*args, **options)
-
-    setattr(store, verb, ask)
-
-
-@pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("chosen", ["retry", "fail", "run_unguarded"])
-def test_while_a_copy_of_a_running_job_is_put_back(times, chosen):
-    app = make_app(taskguard_on_store_error=chosen)
-
-    @guarded(app)
-    def add(a):
-        return a
-
-    task = app.tasks[add.name]
-    guard = task.taskguard.guarding.guard
-    guard.patience = 0.0
-    guard.ask(guard.new_claim(task.taskguard.key(1), "job", task.taskguard.policy))  # it runs elsewhere
-    goes_away_after(store_of(app), "claim", times)
-    answer = deliver(task, "job", 1)
-    assert answer.info.state == "IGNORED"
-    assert set(ids(sent(app))) == {"job"}
-    assert app.AsyncResult("job").status == "PENDING"
-
-
-@pytest.mark.parametrize(("exchange_type", "for_a_second"), [("topic", True), ("direct", False)])
-def test_it_is_put_back_for_a_second_where_rabbitmq_itself_delays(exchange_type, for_a_second):
-    app = make_app()
-    quorum = {"x-queue-type": "quorum"}
-    own = Queue(app.conf.task_default_queue)
-    app.conf.task_queues = [own, Queue("other", Exchange("other", exchange_type), queue_arguments=quorum)]
-
-    @guarded(app)
-    def add(a):
-        return a
-
-    task = app.tasks[add.name]
-    guard = task.taskguard.guarding.guard
-    guard.ask(guard.new_claim(task.taskguard.key(1), "twin", task.taskguard.policy))
-    before = datetime.now(timezone.utc)
-    deliver(task, "put back", 1)
-    eta = datetime.fromisoformat(sent(app)[0].headers["eta"])
-    assert (eta >= before + timedelta(seconds=1)) is for_a_second
+from .inprocess import deliver, guarded, make_app, ours_of, sent
 
 
 def test_a_leftover_copy_of_a_success_is_none_of_a_failure_when_the_result_backend_is_away(monkeypatch):
@@ -94,79 +31,6 @@ def test_a_leftover_copy_of_a_success_is_none_of_a_failure_when_the_result_backe
     answer = deliver(task, "succeeded", 1)
     assert (answer.info, answer.retval) == (None, 1)
     assert not failed
-
-
-def test_when_the_one_more_run_looks_for_its_place():
-    app = make_app()
-
-    @guarded(app, on_conflict="run_once_more")
-    def add(a):
-        return a
-
-    task = app.tasks[add.name]
-    guard = task.taskguard.guarding.guard
-    guard.patience = 0.0
-    goes_away_after(store_of(app), "get", 0)
-    key = task.taskguard.key(1)
-    answer = deliver(task, "job", 1, id="job", key=key, place=f"{key}:next")
-    assert answer.info.state == "IGNORED"
-    assert ids(sent(app)) == ["job"]
-    assert app.AsyncResult("job").status == "PENDING"
-
-
-def test_the_next_delivery_of_a_plain_scheduled_task_knows_of_the_outage_and_gives_the_holder_time_to_renew(
-    monkeypatch,
-):
-    app, slot, runs = make_app(), every(3600).slot(1_794_873_600_000_000), []
-    install(app)
-
-    @app.task(name="plain", shared=False, acks_late=True)
-    def plain():
-        runs.append(1)
-
-    task = app.tasks["plain"]
-    make_aware(task)
-    guard = guarding_of(app).guard
-    guard.patience = 0.0
-    lease = guard.store.claim(claim_of(slot.note(), slot.job_id, 0.01))
-    wait_until(lambda: guard.store.get(lease.key).remaining <= 0)
-    with monkeypatch.context() as patch:
-        patch.setattr(guard, "store", MemoryStore())
-        goes_away_after(guard.store, "claim", 0)
-        deliver(task, slot.job_id, id=slot.job_id, slot=slot.note().as_dict())
-    [put_back] = sent(app)
-    assert put_back.headers["taskguard_after_outage"] is True
-
-    guard._last_failure = float("-inf")  # it is another worker, which noticed nothing itself
-    look = guard.store.get
-    monkeypatch.setattr(guard.store, "get", lambda key: look(key) and (guard.store.renew([(lease, 30)]), look(key))[1])
-    assert deliver(task, slot.job_id, **ours_of(put_back)).info.state == "IGNORED"
-    assert not runs
-
-
-@pytest.mark.parametrize("then", ["return", "fail", "retry"])
-@pytest.mark.parametrize("chosen", ["retry", "fail", "run_unguarded"])
-def test_an_end_that_the_store_cannot_hear_of(monkeypatch, chosen, then):
-    monkeypatch.setattr(settings, "UNTIL_THE_STORE_IS_BACK", 0.0)
-    app, ran = make_app(taskguard_on_store_error=chosen), []
-
-    @guarded(app, bind=True, lease=0.1)
-    def work(self, a):
-        ran.append(a)
-        if then == "retry":
-            raise self.retry(countdown=0)
-        return 1 // (then == "return")
-
-    task = app.tasks[work.name]
-    task.taskguard.guarding.guard.patience = 0.0
-    for verb in ("complete", "release", "requeue"):
-        goes_away_after(store_of(app), verb, 0)
-    answer = deliver(task, f"untold {chosen} {then}", 1)
-    ends = {"return": None, "fail": "FAILURE", "retry": "RETRY"}
-    state = None if answer.info is None else answer.info.state
-    assert state == {"retry": "IGNORED", "fail": "FAILURE", "run_unguarded": ends[then]}[chosen]
-    assert len(sent(app)) == (chosen == "retry" or (then, chosen) == ("retry", "run_unguarded"))
-    assert ran == [1]
 
 
 class TestAnswering:

@@ -18,9 +18,9 @@ from celery.beat import ScheduleEntry
 from taskguard.celery.timetable import entry_of, facts_of
 from taskguard.schedule.boundaries import MICROS, between
 from taskguard.schedule.entry import ScheduledEntry, Timing
-from tests import hatchery
+from tests import forkserver
 from tests.celery.settings import QUICK_REDELIVERY
-from tests.hatchery import AHEAD
+from tests.forkserver import AHEAD
 from tests.ledger import Ledger, Line
 from tests.schedule.project import ENVIRONMENT, schedule_of
 from tests.servers import children
@@ -33,19 +33,19 @@ PROJECT = "tests.schedule.project"
 class Process:
     """A beat or a worker; each start is a new process of the same kind."""
 
-    def __init__(self, yard: Yard, name: str, command: list[str], ahead: float = 0.0) -> None:
+    def __init__(self, deployment: Deployment, name: str, command: list[str], ahead: float = 0.0) -> None:
         self.name = name
-        self._yard = yard
+        self._deployment = deployment
         self._command = command
-        self._environment = dict(yard.environment)
+        self._environment = dict(deployment.environment)
         if ahead:
             self._environment[AHEAD] = str(ahead)
-        self.log = yard.directory / f"{name}.log"
+        self.log = deployment.directory / f"{name}.log"
         self.start()
 
     def start(self) -> None:
         command = [sys.executable, *self._command]
-        self.process = hatchery.start(command, log=self.log, directory=ROOT, environment=self._environment)
+        self.process = forkserver.start(command, log=self.log, directory=ROOT, environment=self._environment)
 
     def kill(self) -> None:
         children.crash(self.process)
@@ -62,7 +62,7 @@ class Process:
         return text in said
 
 
-class Yard:
+class Deployment:
     def __init__(
         self, directory: Path, *, broker: str, store: str | None, entries: Mapping[str, Any], **conf: Any
     ) -> None:
@@ -171,16 +171,16 @@ def _app() -> Any:
 
 
 @contextmanager
-def yard(directory: Path, **options: Any) -> Iterator[Yard]:
+def deployed(directory: Path, **options: Any) -> Iterator[Deployment]:
     directory.mkdir(parents=True, exist_ok=True)
-    made = Yard(directory, **options)
+    made = Deployment(directory, **options)
     try:
         yield made
     finally:
         made.close()
 
 
-def harass(yard: Yard, seconds: float, seed: int, *, spared: tuple[Process, ...] = ()) -> Counter[str]:
+def harass(deployment: Deployment, seconds: float, seed: int, *, spared: tuple[Process, ...] = ()) -> Counter[str]:
     """Kill and stop processes at random; one at a time is stopped, and what was killed is started again."""
     chance = random.Random(seed)
     done: Counter[str] = Counter()
@@ -193,7 +193,7 @@ def harass(yard: Yard, seconds: float, seed: int, *, spared: tuple[Process, ...]
                 process.resume()
                 stopped.remove((until, process))
         busy = {id(process) for _, process in stopped} | {id(process) for process in spared}
-        victim = chance.choice(yard.processes)
+        victim = chance.choice(deployment.processes)
         if id(victim) in busy:
             continue
         kind = victim.name.rstrip("0123456789")

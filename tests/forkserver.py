@@ -55,7 +55,7 @@ _OWN_ENVIRONMENT = ("LD_", "PYTHONPATH", "PYTHONHOME", AHEAD)
 
 def start(
     command: Sequence[str], *, log: Path, directory: Path, environment: Mapping[str, str]
-) -> subprocess.Popen[bytes] | Hatched:
+) -> subprocess.Popen[bytes] | ForkedProcess:
     """Start *command*, whose output is added to *log*; its environment is this process's, changed by *environment*."""
     if _needs_an_interpreter_of_its_own(command, environment):
         with log.open("ab") as output:
@@ -68,7 +68,7 @@ def start(
         "environment": {**os.environ, **environment},
     }
     log.touch()  # it is there from the start, as with any process
-    return Hatched(_hatchery(os.getpid()), order)
+    return ForkedProcess(_server(os.getpid()), order)
 
 
 def _needs_an_interpreter_of_its_own(command: Sequence[str], environment: Mapping[str, str]) -> bool:
@@ -80,18 +80,18 @@ def _needs_an_interpreter_of_its_own(command: Sequence[str], environment: Mappin
     )
 
 
-class Hatched:
+class ForkedProcess:
     """What the tests use of `subprocess.Popen`, for a process that another one has forked."""
 
-    def __init__(self, hatchery: Hatchery, order: Mapping[str, Any]) -> None:
-        self._hatchery = hatchery
+    def __init__(self, server: ForkServer, order: Mapping[str, Any]) -> None:
+        self._server = server
         self.args = [order["program"], *order["arguments"]]
-        self.pid: int = hatchery.ask({"hatch": order})
+        self.pid: int = server.ask({"start": order})
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            self.returncode = self._hatchery.ask({"poll": self.pid})
+            self.returncode = self._server.ask({"poll": self.pid})
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -114,12 +114,12 @@ class Hatched:
         self.send_signal(signal.SIGTERM)
 
 
-class Hatchery:
+class ForkServer:
     """The test's side of the process that forks them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process = children.spawn_with_pipes([sys.executable, "-m", "tests.hatchery"])
+        self._process = children.spawn_with_pipes([sys.executable, "-m", "tests.forkserver"])
 
     def ask(self, order: Mapping[str, Any]) -> Any:
         with self._lock:
@@ -130,8 +130,8 @@ class Hatchery:
 
 
 @functools.cache
-def _hatchery(pid: int) -> Hatchery:
-    return Hatchery()
+def _server(pid: int) -> ForkServer:
+    return ForkServer()
 
 
 # -- the process that forks ------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def main() -> None:
         else:
             answer = os.fork()
             if answer == 0:
-                return become(order["hatch"])
+                return become(order["start"])
         print(json.dumps(answer), flush=True)
     return None
 
