@@ -13,6 +13,7 @@ from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import queue_entry_of
 from taskguard.engine.value import Value
 from taskguard.errors import DuplicateTaskError, PayloadMismatchError
+from taskguard.keys import is_of_another_call
 from taskguard.places import is_queued, next_of, run_of
 from taskguard.policy import REUSE, Policy
 from taskguard.schedule.note import may_be_of_a_slot
@@ -122,7 +123,7 @@ class Call(Value):
         if not self.policy.enforce:
             return self.unclaimed()
         mine = self.envelope.payload if self.envelope.idempotency_key else ""
-        if mine and answer.payload and mine != answer.payload:
+        if mine and answer.payload and is_of_another_call(mine, answer.payload):
             return self._refuse(PayloadMismatchError(answer.key, self.shown(answer.owner)), answer)
         if answer.owner == self.owner:
             return self._met_itself(answer)
