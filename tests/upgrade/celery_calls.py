@@ -39,8 +39,9 @@ def main() -> None:
 
 
 def call(kind: str, key: str, task: Any, *args: Any, **options: Any) -> None:
+    since = time.monotonic()
     result = task.apply_async(args, **options)
-    bodies.note("called", kind=kind, key=key, job=result.id)
+    bodies.note("called", kind=kind, key=key, job=result.id, since=since)
 
 
 def canvas(name: str, number: int) -> None:

@@ -169,6 +169,10 @@ class Body:
         return float(self.last["at"]) if self.last else self.killed or float("inf")
 
     @property
+    def succeeded(self) -> bool:
+        return self.last is not None and self.last["what"] == "end"
+
+    @property
     def lost_its_lease(self) -> bool:
         return self.last is not None and self.last.get("error") == "LeaseLostError"
 

@@ -23,8 +23,9 @@ def main() -> None:
     queue = GuardedQueue(name, connection=redis.Redis.from_url(url))
 
     def call(kind: str, key: str, function: Any, *args: Any, **options: Any) -> None:
+        since = time.monotonic()
         job = queue.enqueue(function, *args, retry=Retry(max=60), result_ttl=900, **options)
-        bodies.note("called", kind=kind, key=key, job=job.id)
+        bodies.note("called", kind=kind, key=key, job=job.id, since=since)
 
     for number in range(rounds):
         calls = [

@@ -81,7 +81,7 @@ def append(file: str, *, fence: Fence) -> str:
     return file
 
 
-@singleton_task(**OPTIONS)
+@singleton_task(on_conflict="wait", **OPTIONS)  # the older release goes by this, and not by `overlap`
 def tick(*, fence: Fence) -> None:
     bodies.work("tick", "tick", _job_id(), fence, seconds=0.01)
 
