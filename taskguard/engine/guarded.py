@@ -38,6 +38,11 @@ class GuardedFunction:
     def own_guard(self) -> Guard:
         raise NotImplementedError
 
+    @property
+    def is_named_in_payloads(self) -> bool:
+        """Whether a payload that goes with an idempotency key names the function. Each queue did so from the start."""
+        return True
+
     # -- one call --------------------------------------------------------------------------------------------------
 
     def identified(self, envelope: Envelope, args: Any, kwargs: Any) -> Envelope:
@@ -55,7 +60,8 @@ class GuardedFunction:
     def payload(self, args: Any, kwargs: Any, *, explicit: bool = False) -> str:
         """What tells two calls of one key apart: the function, and all arguments. Empty where the key says it all."""
         if explicit:
-            return f"{self.name}:{self.keys.payload(args, kwargs)}"
+            payload = self.keys.payload(args, kwargs)
+            return f"{self.name}:{payload}" if self.is_named_in_payloads else payload
         says_all = self.policy.key is None and self.policy.key_space is None
         return "" if says_all else f"{self.name}:{self.keys.likeness(args, kwargs)}"
 

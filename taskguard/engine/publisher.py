@@ -13,6 +13,7 @@ from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import queue_entry_of
 from taskguard.engine.value import Value
 from taskguard.errors import DuplicateTaskError, PayloadMismatchError
+from taskguard.keys.maker import is_of_another_call
 from taskguard.protocol.entry_names import is_queued, next_of, run_of
 from taskguard.protocol.policy import REUSE, Policy
 from taskguard.protocol.store import Claim, Completed, Entry, Held, How, Lease
@@ -123,7 +124,7 @@ class Call(Value):
         if not self.policy.enforce:
             return self.unclaimed()
         mine = self.envelope.payload if self.envelope.idempotency_key else ""
-        if mine and answer.payload and mine != answer.payload:
+        if mine and answer.payload and is_of_another_call(mine, answer.payload):
             return self._refuse(PayloadMismatchError(answer.key, self.shown(answer.owner)), answer)
         if answer.owner == self.owner:
             return self._met_itself(answer)

@@ -37,6 +37,7 @@ from taskguard.errors import (
     TooManyStartsError,
     WaitTimeoutError,
 )
+from taskguard.keys.maker import is_of_another_call
 from taskguard.protocol.entry_names import is_queued
 from taskguard.protocol.policy import REUSE
 from taskguard.protocol.store import Claim, Completed, Entry, Held, How, Lease
@@ -110,7 +111,7 @@ class Delivery(Ending):
             self.at, self.beside = len(self.layers) - 1, True
             return self._ask()
         mine = self.envelope.payload if self.envelope.idempotency_key and layer.slot is None else ""
-        if mine and answer.payload and mine != answer.payload:
+        if mine and answer.payload and is_of_another_call(mine, answer.payload):
             return self._refuse(PayloadMismatchError(answer.key, self.facts.shown(answer.owner)))
         if isinstance(answer, Completed):
             return self._found_ended(answer, layer)

@@ -113,6 +113,11 @@ class JobGuard(GuardedFunction):
         if not self._is_checked:
             _ = self.policy, self.settings, self.keys
 
+    @property
+    def is_named_in_payloads(self) -> bool:
+        # Elsewhere its key is made of its name already.
+        return self.policy.key_space is not None
+
     @cached_property
     def policy(self) -> Policy:
         options = part_of(self._options, _POLICY)

@@ -189,6 +189,13 @@ class PostgresStore(Forked):
         for connection in idle:
             connection.close()
 
+    def make_ready(self) -> None:
+        """Create what this release needs and does not find, also in a schema that an older one has made."""
+        try:
+            self._create(None)
+        except psycopg.Error as error:
+            raise self._explained(error) from error
+
     def setting(self, name: str) -> str:
         """What the server's own setting *name* is: for whoever looks after the server."""
         [row] = self._see("SELECT current_setting(%(name)s) AS value", {"name": name})
@@ -259,10 +266,13 @@ class PostgresStore(Forked):
                 return self._send(asked, arguments, idle)
             except _MISSING:
                 # The first use, or somebody dropped it. Nothing was done, so asking again is safe.
-                self._send(self._to_write + self._creation(), None, idle)
+                self._create(idle)
                 return self._send(asked, arguments, idle)
         except (psycopg.Error, UnicodeError) as error:
             raise self._explained(error) from error
+
+    def _create(self, idle: list[_Connection] | None) -> None:
+        self._send(self._to_write + self._creation(), None, idle)
 
     def _creation(self) -> str:
         text = files(__package__).joinpath("postgresql.sql").read_text("utf-8")

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from taskguard.errors import ConfigurationError, KeyArgumentError
 from taskguard.keys.canonical import DEEPEST, canonical
 from taskguard.keys.choice import parse_key
-from taskguard.keys.maker import KeyMaker, differing, space_of
+from taskguard.keys.maker import KeyMaker, differing, is_of_another_call, space_of
 from taskguard.keys.signatures import fence_parameter, signature_of, takes_fence
 
 # No deadline: a busy machine is not a wrong digest. No database: a failure prints what it needs to be seen again.
@@ -985,3 +985,22 @@ def test_a_likeness_has_no_value_in_it():
 )
 def test_a_key_tells_its_space(key: str, space: str):
     assert space_of(key) == space
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "differs"),
+    [
+        ("1:ab", "1:ab", False),
+        ("charge:1:ab", "charge:1:ab", False),
+        ("charge:1:ab", "refund:1:ab", True),
+        ("charge:1:ab", "charge:1:cd", True),
+        ("charge:1:ab", "1:ab", False),  # written by a release that named no function of RQ
+        ("1:ab", "charge:1:ab", False),
+        ("charge:1:ab", "1:cd", True),
+        ("shop:charge:1:ab", "charge:1:ab", True),
+    ],
+)
+def test_payloads_under_one_idempotency_key_are_compared_by_what_both_of_them_say(
+    mine: str, theirs: str, differs: bool
+):
+    assert is_of_another_call(mine, theirs) is differs
