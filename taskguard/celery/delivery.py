@@ -92,7 +92,9 @@ class CeleryDelivery:
         envelope = self.message.envelope
         # Nobody holds the handle of a scheduled call.
         awaited = self.message.is_awaited if self.slot is None else self.message.is_linked
-        facts = Facts(self.attempt, self.id.__eq__, awaited, not self.request.is_eager)
+        facts = Facts(
+            attempt=self.attempt, is_this_job=self.id.__eq__, awaited=awaited, can_wait=not self.request.is_eager
+        )
         place = place_of_job(self.guarded, envelope, self.slot)
         return Delivery.of(terms_of(self.guarding), facts, envelope, self._layers(), place)
 
@@ -121,7 +123,15 @@ class CeleryDelivery:
         steps, layers = [], self._layers()
         for at in range(len(layers) - 1, -1, -1):
             layer = layers[at]
-            step = Settle("release", layer.entry, layer.owner, self.attempt, at=at, how="failed", anyway=True)
+            step = Settle(
+                verb="release",
+                entry=layer.entry,
+                owner=layer.owner,
+                attempt=self.attempt,
+                at=at,
+                how="failed",
+                anyway=True,
+            )
             step.keep_for, step.error = layer.policy.keep, error if layer.slot is None else None
             steps.append(step)
         settle_all([self.guard] * len(layers), steps)

@@ -13,7 +13,13 @@ from taskguard.schedule.note import Note
 
 def terms_of(guarding: Guarding) -> Terms:
     settings, longest = guarding.settings, guarding.longest_delay
-    return Terms(settings.queued_for, settings.republish_after, settings.on_store_error, True, 2 * longest + 10)
+    return Terms(
+        queued_for=settings.queued_for,
+        republish_after=settings.republish_after,
+        on_store_error=settings.on_store_error,
+        names_copies=True,
+        trust_copy_for=2 * longest + 10,
+    )
 
 
 def layers_of(

@@ -87,12 +87,12 @@ class _OneCall:
         settings = guarding.settings
         self._delay = call.delay(zone)
         self.machine = publisher.Call(
-            self._task.policy,
-            self._task.identified(envelope, call.args or (), call.kwargs or {}),
-            self.task_id,
-            new_attempt,
-            call.waits_for(settings.queued_for + self._delay, zone),
-            settings.republish_after,
+            policy=self._task.policy,
+            envelope=self._task.identified(envelope, call.args or (), call.kwargs or {}),
+            owner=self.task_id,
+            new_attempt=new_attempt,
+            waits_for=call.waits_for(settings.queued_for + self._delay, zone),
+            copy_for=settings.republish_after,
             needs_own_handle=self._is_named or call.is_linked or guarding.results_are_private,
             may_raise=not self._is_named,
             nobody_listens=self.nobody_listens,

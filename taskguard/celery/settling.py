@@ -78,7 +78,7 @@ class Settlement:
         slot = Note.of(envelope.slot)
         layers = layers_of(task, self.guarding, guarded, envelope, self.id, slot, retries=0)
         place = place_of_job(guarded, envelope, slot)
-        return Gone(layers, place if place != layers[-1].entry else "", self.attempt)
+        return Gone(layers=layers, queue_entry=place if place != layers[-1].entry else "", attempt=self.attempt)
 
     def _end(self, how: How, error: BaseException | None, anyway: bool) -> bool:
         # A failure that the parent settles is one that Celery's parent answers.

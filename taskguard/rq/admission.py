@@ -95,7 +95,14 @@ class Admission:
 
     def _decide(self) -> Any:
         policy = self._guarded.policy
-        call = Call(policy, self.note, self._owner, new_attempt, self._waits_for, shown=shown)
+        call = Call(
+            policy=policy,
+            envelope=self.note,
+            owner=self._owner,
+            new_attempt=new_attempt,
+            waits_for=self._waits_for,
+            shown=shown,
+        )
         effect = call.begin()
         while not isinstance(effect, fx.Last):
             effect = self._carry_out(call, effect)

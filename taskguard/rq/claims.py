@@ -52,7 +52,11 @@ class JobClaims:
 
     def terms(self) -> Terms:
         # RQ itself knows what became of a queued job: none counts as lost.
-        return Terms(self.settings.queued_for, self.settings.queued_for, self.settings.on_store_error)
+        return Terms(
+            queued_for=self.settings.queued_for,
+            republish_after=self.settings.queued_for,
+            on_store_error=self.settings.on_store_error,
+        )
 
     def _slot_policy(self, slot: Note) -> Policy:
         chosen: dict[str, Any] = {}

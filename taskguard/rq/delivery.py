@@ -151,8 +151,8 @@ class RQDelivery:
     def _begin(self) -> Delivery:
         job, claims = self.job, self.claims
         facts = Facts(
-            self.attempt,
-            claims.is_this_job,
+            attempt=self.attempt,
+            is_this_job=claims.is_this_job,
             awaited=claims.slot is None,
             can_wait=not self.is_sync,
             retried=job.should_retry,

@@ -70,7 +70,7 @@ class _Lost:
         """By the attempt that died; False if nothing runs under it."""
         for layers in self._candidates:
             place = self._claims.queue_entry(self._job.note)
-            gone = Gone(layers, place if place != layers[-1].entry else "", self._attempt)
+            gone = Gone(layers=layers, queue_entry=place if place != layers[-1].entry else "", attempt=self._attempt)
             if self._is_retried:
                 terms, delay = self._claims.terms(), self._job.get_retry_interval()
                 done = gone.requeue(self._guards, terms, keep_starts=True, delay=delay, detail=self._words)
