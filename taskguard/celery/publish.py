@@ -9,9 +9,9 @@ from typing import Any
 
 from celery.utils import uuid
 
-from taskguard.celery.call import Call
-from taskguard.celery.delivery import running
+from taskguard.celery.delivery import in_hand
 from taskguard.celery.guarding import Guarding, TaskGuard
+from taskguard.celery.headers import Call
 from taskguard.celery.items import is_no_task
 from taskguard.celery.result import StoredResult, handle, info
 from taskguard.celery.shown import with_texts
@@ -62,7 +62,7 @@ class _OneCall:
     @property
     def nobody_listens(self) -> bool:
         """Whether it is a callback of a job that has ended: an error would make a failure of that job."""
-        return bool(self._call.options.get("parent_id")) and running() is None
+        return bool(self._call.options.get("parent_id")) and in_hand.get() is None
 
     def identify(self) -> bool:
         """False for a call that the body is to refuse, or the worker."""

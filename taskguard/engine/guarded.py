@@ -24,13 +24,8 @@ class GuardedFunction:
     shows_arguments = False
     """Whether the history has the values of each call."""
 
-    @property
-    def policy(self) -> Policy:
-        raise NotImplementedError
-
-    @property
-    def keys(self) -> KeyMaker:
-        raise NotImplementedError
+    policy: Policy
+    keys: KeyMaker
 
     @property
     def own_guard(self) -> Guard:

@@ -28,7 +28,6 @@ class JobClaims:
         self.owner = owner_of(job.id, job.repeats_left, job.note.run)
         """Of its key; of its slot it is the id, which schedulers know."""
 
-    @property
     def guards(self) -> list[Guard]:
         """One for each layer: slots are in the queue's own Redis, a function may have a store of its own."""
         job, guards = self.job, []

@@ -114,7 +114,7 @@ class JobGuard(GuardedFunction):
             _ = self.policy, self.settings, self.keys
 
     @cached_property
-    def policy(self) -> Policy:
+    def policy(self) -> Policy:  # type: ignore[override]
         options = part_of(self._options, _POLICY)
         return supported(Policy.trusted(**options) if self._is_checked else Policy(**options), "RQ")
 
@@ -131,7 +131,7 @@ class JobGuard(GuardedFunction):
         return theirs
 
     @cached_property
-    def keys(self) -> KeyMaker:
+    def keys(self) -> KeyMaker:  # type: ignore[override]
         # Celery names a task the same way: without the prefix the two would share keys where nobody said so.
         signature = signature_of(self.function, skip=() if self._is_named else ("fence",))
         return self.policy.keys_for(signature, f"rq:{self.name}")

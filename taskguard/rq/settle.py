@@ -51,7 +51,7 @@ class _Lost:
         if guarded is not None:
             job.note = guarded.identified(job.note, arguments_of(job), job.kwargs)
         self._claims = JobClaims(job, guarded)
-        self._guards = self._claims.guards
+        self._guards = self._claims.guards()
         self._has_noted_end = False
         self._candidates = self._all_candidates()
         """What it may have claimed: as the job, or as a later occurrence of its id (see `owner.py`)."""
