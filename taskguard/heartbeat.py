@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from taskguard import interrupt
 from taskguard.alarm import Alarm
 from taskguard.blocks import Presence
-from taskguard.clocks import since_boot, valid_until
+from taskguard.clocks import DRIFT, SLACK, since_boot
 from taskguard.errors import LeaseLostError, StoreError, StoreUnavailableError
 from taskguard.forks import Forked, watch_forks
 from taskguard.living import Living
@@ -62,7 +62,7 @@ class Holding:
         return self.seconds if self.stop_at is None else min(self.seconds, self.stop_at - now)
 
     def renewed(self, asked: float, seconds: float) -> None:
-        self.valid_until = valid_until(asked, seconds)
+        self.valid_until = asked + seconds * (1 - DRIFT) - SLACK  # counted from before the request left
         self.renew_at = asked + seconds / RENEWALS_PER_LEASE
         self.told_unsure = False
         self.told_failed = False

@@ -74,7 +74,8 @@ class KeyMaker:
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The key of the call. Raises TypeError, as the call itself would, if the arguments do not fit."""
-        return self._key(self._choice.form(self._bind(args, kwargs)))
+        form = self._choice.form(self._bind(args, kwargs))
+        return f"{self.space}:{VERSION}:{_digest(form)}"
 
     def by_hand(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The key of the call, for somebody who looks for it: arguments that the key does not name may be left out."""

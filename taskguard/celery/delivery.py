@@ -60,7 +60,7 @@ class CeleryDelivery(Port):
         self.guarding: Guarding = guarding_of(task.app) if self.guarded is None else self.guarded.guarding
         self.guard: Guard = self.guarding.guard
         self.guards = (self.guard, self.guard)
-        self.id = str(request.id)
+        self.id = self.occurrence = str(request.id)
         self.name = f"{task.name}[{self.id}]"
         self.message = Message(task, request, self.id)
         self.envelope = envelope_in(request.headers, self.id)
@@ -97,9 +97,6 @@ class CeleryDelivery(Port):
             steps.append(step)
         settle_all(self.guards, steps)
         self.note_end("failed")
-
-    def occurrence(self) -> str:
-        return self.id
 
     def is_for_another_store(self) -> bool:
         return self.guarding.identity.is_other(self.guard, self.envelope.store, self.envelope.at)
@@ -185,9 +182,9 @@ class CeleryDelivery(Port):
 
     def returned(self, effect: fx.Return) -> Any:
         if self.guarded is not None and not self.calls:
+            self.note_end("succeeded")
             if effect.is_known and not self.message.ignores_result:
                 first_success.expect(self.task.backend, self.id)
-            self.note_end("succeeded")
         return effect.value
 
     def fail(self, effect: fx.Raise) -> NoReturn:

@@ -129,6 +129,10 @@ class Guarding:
         """How long an end is remembered where a task does not say: longer than any message can come back."""
         return min(LONGEST, max(DEFAULT_KEEP, 2 * visibility_timeout(self.app)))
 
+    def keep_of(self, slot: Note) -> float:
+        """The same for how a slot ended: schedulers may have published it again long before its message comes back."""
+        return max(slot.keep_for, self.keep_for)
+
     @cached_property
     def longest_delay(self) -> float:
         """The longest that a message may be put back for: a delay past the visibility timeout would multiply it."""
@@ -176,11 +180,10 @@ class Guarding:
         policy = guarded.policy if guarded is not None else Policy()
         # Whose run is to be cancelled must learn of it; else the key of the function is what counts.
         is_outer = guarded is not None and slot.overlap != "cancel_other"
-        # An end is remembered for longer: schedulers may have published it long before its message comes back.
         return Policy.of(
             lease=policy.lease,
             max_starts=policy.max_starts,
-            keep_for=max(slot.keep_for, self.keep_for, policy.lease),
+            keep_for=max(self.keep_of(slot), policy.lease),
             on_lost="continue" if is_outer else policy.on_lost,
         )
 
@@ -249,7 +252,7 @@ def is_installed(app: Celery) -> bool:
     return isinstance(getattr(app, ATTRIBUTE, None), Guarding)
 
 
-POLICY_OPTIONS = frozenset(field.name for field in fields(Policy))
+POLICY_OPTIONS = frozenset(field.name for field in fields(Policy) if field.init)
 
 
 def checked(options: Mapping[str, Any]) -> Policy:

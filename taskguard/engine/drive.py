@@ -58,6 +58,8 @@ class Port:
 
     name: str
     """Of the job, as people know it."""
+    occurrence: str
+    """What makes two runs of one job the same work."""
     attempt: str
     envelope: Envelope
     guarded: GuardedFunction | None
@@ -74,10 +76,6 @@ class Port:
 
     def begin(self) -> Delivery:
         """What it claims, by the envelope that has its key."""
-        raise NotImplementedError
-
-    def occurrence(self) -> str:
-        """What makes two runs of one job the same work."""
         raise NotImplementedError
 
     def is_for_another_store(self) -> bool:
@@ -144,17 +142,19 @@ class Port:
         if self.guarded is not None and not self._identify(self.guarded, args, kwargs):
             return self.body()  # which says so itself
         self.works: dict[int, Work] = {}
-        delivery = self.delivery = self.begin()
+        other_store, away = None, None
         try:
-            effect = delivery.begin(self._other_store())
+            other_store = self._other_store()
         except StoreError as error:
-            effect = delivery.store_away(error)
-        return self._drive(delivery, effect)
+            away = error
+        delivery = self.delivery = self.begin()
+        return self._drive(delivery, delivery.begin(other_store) if away is None else delivery.store_away(away))
 
     def _identify(self, guarded: GuardedFunction, args: Any, kwargs: Any) -> bool:
         """False if the arguments do not fit the body. A scheduled job that has no key ends within its slot."""
         try:
-            self.envelope = guarded.identified(self.envelope, args, kwargs)
+            if not self.envelope.key:
+                self.envelope = guarded.identified(self.envelope, args, kwargs)
         except Exception as error:
             is_misfit = isinstance(error, TypeError) and not isinstance(error, KeyArgumentError)
             if self.slot is None and is_misfit:
@@ -222,7 +222,7 @@ class Port:
         envelope, slot = self.envelope, "" if self.slot is None else self.slot.key
         is_reused = self.guarded is not None and self.guarded.policy.on_done != "rerun"
         given = envelope.idempotency_key
-        return known_by(envelope.key, self.occurrence(), given=given, slot=slot, is_reused=is_reused)
+        return known_by(envelope.key, self.occurrence, given=given, slot=slot, is_reused=is_reused)
 
     def _look(self, delivery: Delivery, effect: Look) -> Effect:
         try:

@@ -41,19 +41,18 @@ class GuardedFunction:
         if envelope.key:
             return envelope
         given = envelope.idempotency_key
-        key = self.keys.explicit(given) if given else self.keys(args, kwargs)
-        return envelope._replace(key=key, payload=self.payload(args, kwargs, explicit=bool(given)))
-
-    def payload(self, args: Any, kwargs: Any, *, explicit: bool = False) -> str:
-        """What tells two calls of one key apart: the function, and all arguments. Empty where the key says it all."""
-        if explicit:
-            return f"{self.name}:{self.keys.payload(args, kwargs)}"
-        says_all = self.policy.key is None and self.policy.key_space is None
-        return "" if says_all else f"{self.name}:{self.keys.likeness(args, kwargs)}"
+        # The payload is what tells two calls of one key apart: the function, and all arguments.
+        if given:
+            key = self.keys.explicit(given)
+            return envelope._replace(key=key, payload=f"{self.name}:{self.keys.payload(args, kwargs)}")
+        key = self.keys(args, kwargs)
+        if self.policy.key is None and self.policy.key_space is None:
+            return envelope._replace(key=key)  # which says it all
+        return envelope._replace(key=key, payload=f"{self.name}:{self.keys.likeness(args, kwargs)}")
 
     def arguments(self, args: Any, kwargs: Any) -> str:
-        """What the history has of the values of a call: nothing, unless that was asked for."""
-        return self.keys.shown(args, kwargs) if self.shows_arguments else ""
+        """What the history has of the values of a call, where it shows them."""
+        return self.keys.shown(args, kwargs)
 
     # -- by hand ---------------------------------------------------------------------------------------------------
 

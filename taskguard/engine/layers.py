@@ -69,14 +69,15 @@ def key_layer(policy: Policy, envelope: Envelope, owner: str, slot: Note | None 
         own = slot.overlap == "allow_all"
         entry = job_of(envelope.key, owner) if own else run_of(policy, envelope.key, envelope.join or owner)
         return Layer(owner=owner, entry=entry, policy=policy, conflict=_conflict_of(slot))
-    entry = run_of(policy, envelope.key, envelope.join or owner)
+    entry = envelope.key if policy.hold != "queued" else run_of(policy, envelope.key, envelope.join or owner)
     conflict = policy.on_conflict.run
     if conflict == "wait":
         return Layer(owner=owner, entry=entry, policy=policy, conflict="wait", wait_up_to=policy.wait_up_to)
     if conflict == "raise":
         return Layer(owner=owner, entry=entry, policy=policy, conflict="raise")
     # It is to run after the other one: a place in the queue is held for that very purpose.
-    runs_after = conflict == "run_once_more" or policy.hold == "one_queued_one_running" or is_next(envelope)
+    runs_after = conflict == "run_once_more" or policy.hold == "one_queued_one_running"
+    runs_after = runs_after or (envelope.queue_entry != "" and is_next(envelope))
     return Layer(owner=owner, entry=entry, policy=policy, conflict="wait" if runs_after else "skip")
 
 

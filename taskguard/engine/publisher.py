@@ -10,10 +10,9 @@ from collections.abc import Callable
 
 from taskguard.engine.effects import Ask, Effect, EndQueued, Known, Last, Look, LookAfter, Raise, StandIn
 from taskguard.engine.envelope import Envelope
-from taskguard.engine.layers import queue_entry_of
 from taskguard.engine.value import Value
 from taskguard.errors import DuplicateTaskError, PayloadMismatchError
-from taskguard.places import is_queued, next_of, run_of
+from taskguard.places import is_queued, next_of, place_of, run_of
 from taskguard.policy import REUSE, Policy
 from taskguard.schedule.note import may_be_of_a_slot
 from taskguard.store import Claim, Completed, Entry, Held, How, Lease
@@ -69,7 +68,7 @@ class Call(Value):
 
     def begin(self) -> Effect:
         envelope = self.envelope
-        self.entry = queue_entry_of(self.policy, envelope)
+        self.entry = envelope.queue_entry or place_of(self.policy, envelope.key)
         if not self.entry or envelope.slot:
             return self.unclaimed()  # whether it may run is for the worker to ask, or for the run of its slot
         if self.policy.on_conflict.enqueue == "run_once_more" and not envelope.queue_entry:

@@ -76,7 +76,7 @@ class Delivery(Leaving):
         is_key = layer.slot is None
         reuse = REUSE[layer.policy.on_done]
         claim = Claim(
-            self.entry(self.at),
+            layer.entry if not self.beside else self.entry(self.at),
             layer.owner,
             self.facts.attempt,
             lease=layer.policy.lease,

@@ -121,7 +121,7 @@ class Admission:
 
     def _carry_out(self, call: Call, effect: fx.Effect) -> fx.Effect:
         if isinstance(effect, fx.Ask):
-            arguments = self._guarded.arguments(*self._arguments)
+            arguments = self._guarded.arguments(*self._arguments) if self._guarded.shows_arguments else ""
             _, answer = self._guard.ask(check_claim(effect.claim), patience=PATIENCE, arguments=arguments)
             return call.answered(answer)
         if isinstance(effect, fx.Look):

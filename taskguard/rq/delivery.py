@@ -10,9 +10,9 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -107,9 +107,7 @@ class RQDelivery(Port):
         self.attempt = getattr(job, ATTEMPT, "") or new_attempt()
         self.is_sync = self.job.worker_name == "sync"
         """Run by a queue with `is_async=False`, in its caller's process: nothing can be deferred."""
-        self.clock = JobClock(is_own=not self.is_sync)
         self._began = since_boot()
-        self._pauses = pauses(longest=1.0)
         self._has_spent_time = False
         """The time of the job went on while it waited."""
         self._has_run = False
@@ -141,12 +139,19 @@ class RQDelivery(Port):
             reuses_ids=True,
             shown=shown,
         )
-        envelope = self.envelope
-        return Delivery.of(claims.terms(), facts, envelope, claims.layers(envelope), claims.queue_entry(envelope))
+        return Delivery.of(claims.terms(), facts, self.envelope, claims.layers(self.envelope), claims.queue_entry())
 
     @property
     def key(self) -> str:
         return self.envelope.key or self.name
+
+    @cached_property
+    def clock(self) -> JobClock:
+        return JobClock(is_own=not self.is_sync)
+
+    @cached_property
+    def _pauses(self) -> Iterator[float]:
+        return pauses(longest=1.0)
 
     def _has_job(self) -> bool:
         self.clock.stop()  # its body is over
@@ -160,7 +165,8 @@ class RQDelivery(Port):
         guarded, envelope = self.guarded, self.envelope
         return guarded is not None and guarded.is_for_another_store(self.guards[-1], envelope, self.job.connection)
 
-    def occurrence(self) -> str:
+    @property
+    def occurrence(self) -> str:  # type: ignore[override]
         return occurrence_of(self.job, self.delivery.layers[-1].owner)
 
     # -- the engine's port -----------------------------------------------------------------------------------------
@@ -234,7 +240,8 @@ class RQDelivery(Port):
         return False, 0.0
 
     def run(self, works: Sequence[Work]) -> fx.Ended:
-        self.clock.start()
+        if "clock" in vars(self):  # else nobody has stopped it
+            self.clock.start()
         if self._has_spent_time and not self.is_sync:
             return fx.Ended("not_begun")
         self._has_run = True

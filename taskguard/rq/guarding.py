@@ -372,7 +372,7 @@ def _loaded(path: str) -> Any:
 
 # -- options -----------------------------------------------------------------------------------------------------
 
-_POLICY = frozenset(field.name for field in fields(Policy))
+_POLICY = frozenset(field.name for field in fields(Policy) if field.init)
 _SETTINGS = frozenset(field.name for field in fields(Settings))
 _RQ = frozenset(inspect.signature(Queue.prepare_data).parameters) - {"func", "args", "kwargs", "job_id"} | {
     "job_timeout"

@@ -69,7 +69,7 @@ class _Lost:
     def settle(self) -> bool:
         """By the attempt that died; False if nothing runs under it."""
         for layers in self._candidates:
-            place = self._claims.queue_entry(self._job.note)
+            place = self._claims.queue_entry()
             gone = Gone(layers=layers, queue_entry=place if place != layers[-1].entry else "", attempt=self._attempt)
             if self._is_retried:
                 terms, delay = self._claims.terms(), self._job.get_retry_interval()
@@ -94,7 +94,7 @@ class _Lost:
         """The horse died before it claimed, or after it had requeued: what is queued waits for its retry, if any."""
         if self._is_retried:
             return
-        place = self._claims.queue_entry(self._job.note)
+        place = self._claims.queue_entry()
         for layers in self._candidates:
             for layer, guard in zip(layers, self._guards, strict=True):
                 names = {layer.entry, place} - {""} if layer.slot is None else {layer.entry}
