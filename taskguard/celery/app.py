@@ -23,10 +23,9 @@ from typing import Any
 from celery import Celery
 from celery.local import Proxy
 
-from taskguard.celery.call import AS_IS, Call
-from taskguard.celery.delivery import running
+from taskguard.celery.delivery import in_hand
 from taskguard.celery.guarding import ATTRIBUTE, Guarding, is_installed
-from taskguard.celery.headers import IDEMPOTENCY_KEY, without_local
+from taskguard.celery.headers import AS_IS, IDEMPOTENCY_KEY, Call, without_local
 from taskguard.celery.publish import publish
 from taskguard.celery.result import handle, info
 from taskguard.celery.scheduled import watch_slots
@@ -77,7 +76,7 @@ def _install(app: Celery) -> None:
         call = Call(guarding.send, name, args, kwargs, options)
         if as_is:
             return call.publish()
-        delivery = running()
+        delivery = in_hand.get()
         if delivery is not None and delivery.id == options.get("task_id"):
             return delivery.hold_back(call)
         task = options.get("task_type") or _task_named(app, name)

@@ -14,7 +14,7 @@ from celery.app.amqp import AMQP
 from celery.app.routes import MapRoute, Router
 from celery.signals import before_task_publish
 
-from taskguard.celery.call import Call
+from taskguard.celery.headers import Call
 
 TEXTS = ("argsrepr", "kwargsrepr")
 

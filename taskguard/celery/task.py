@@ -16,14 +16,13 @@ from celery.local import PromiseProxy, Proxy
 from celery.utils.imports import symbol_by_name
 
 from taskguard.celery.app import install
-from taskguard.celery.delivery import ENDED, deliver, running
+from taskguard.celery.delivery import ENDED, deliver, in_hand
 from taskguard.celery.first_success import expect_no_more
 from taskguard.celery.guarding import POLICY_OPTIONS, TaskGuard, checked, is_installed
 from taskguard.celery.headers import CALL, IDEMPOTENCY_KEY, envelope_in
 from taskguard.celery.map_items import Item, map_in_hand
 from taskguard.celery.replay import claimant_of_call
 from taskguard.celery.result import handle
-from taskguard.celery.scheduled import note_of
 from taskguard.engine.call_info import CallInfo
 from taskguard.errors import ConfigurationError, StoreError
 from taskguard.fence import current_fence
@@ -80,12 +79,12 @@ class GuardedTask(Task):  # type: ignore[misc]
         return bool(self.app.conf.task_track_started if chosen is None else chosen)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        request, around = self.request, running()
+        request, around = self.request, in_hand.get()
         calls_itself = around is not None and around.request is request
         if not request.called_directly and request.id is not None and not calls_itself:
             if is_off():
                 return self._call_unguarded(self._call_body, request.id, args, kwargs)
-            return deliver(self, self._call_body, note_of(request), args, kwargs)
+            return deliver(self, self._call_body, args, kwargs)
         mapped = map_in_hand()
         if mapped is not None:
             if is_off():
@@ -115,9 +114,9 @@ class GuardedTask(Task):  # type: ignore[misc]
         return super().apply_async(args, kwargs, *rest, **options)
 
     def replace(self, sig: Any) -> Any:
-        delivery = running()
+        delivery = in_hand.get()
         if delivery is not None and delivery.id == self.request.id:
-            delivery.held_back.replaced_by_itself = self._shares_keys_with(_ends_as(sig))
+            delivery.replaced_by_itself = self._shares_keys_with(_ends_as(sig))
         return super().replace(sig)
 
     def _shares_keys_with(self, name: str) -> bool:

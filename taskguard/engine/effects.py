@@ -216,6 +216,9 @@ class RunUnguarded(Last):
 class Ended(Value):
     """How a body ended, as the queue's adapter read it."""
 
+    def __init__(self, kind: str, **more: Any) -> None:
+        super().__init__(kind=kind, **more)
+
     kind: Literal[
         "returned",
         "failed",

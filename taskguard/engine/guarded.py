@@ -21,18 +21,13 @@ class GuardedFunction:
     shows_arguments = False
     """Whether the history has the values of each call."""
 
-    @property
-    def policy(self) -> Policy:
-        raise NotImplementedError
+    policy: Policy
+    keys: KeyMaker
 
     @property
     def has_readable_keys(self) -> bool:
         """Whether what a key is made of is written beside it, for people."""
         return self.policy.readable_keys
-
-    @property
-    def keys(self) -> KeyMaker:
-        raise NotImplementedError
 
     @property
     def own_guard(self) -> Guard:
@@ -53,21 +48,21 @@ class GuardedFunction:
         if envelope.key:
             return envelope
         given = envelope.idempotency_key
-        key, label = self.keys.labelled_by(given) if given else self.keys.labelled(args, kwargs)
-        payload = self.payload(args, kwargs, explicit=bool(given))
-        return envelope._replace(key=key, label=label if self.has_readable_keys else "", payload=payload)
-
-    def payload(self, args: Any, kwargs: Any, *, explicit: bool = False) -> str:
-        """What tells two calls of one key apart: the function, and all arguments. Empty where the key says it all."""
-        if explicit:
+        # The payload is what tells two calls of one key apart: the function, and all arguments.
+        payload = ""
+        if given:
+            key, label = self.keys.labelled_by(given)
             payload = self.keys.payload(args, kwargs)
-            return f"{self.name}:{payload}" if self.is_named_in_payloads else payload
-        says_all = self.policy.key is None and self.policy.key_space is None
-        return "" if says_all else f"{self.name}:{self.keys.likeness(args, kwargs)}"
+            payload = f"{self.name}:{payload}" if self.is_named_in_payloads else payload
+        else:
+            key, label = self.keys.labelled(args, kwargs)
+            if self.policy.key is not None or self.policy.key_space is not None:  # else the key says it all
+                payload = f"{self.name}:{self.keys.likeness(args, kwargs)}"
+        return envelope._replace(key=key, label=label if label and self.has_readable_keys else "", payload=payload)
 
     def arguments(self, args: Any, kwargs: Any) -> str:
-        """What the history has of the values of a call: nothing, unless that was asked for."""
-        return self.keys.shown(args, kwargs) if self.shows_arguments else ""
+        """What the history has of the values of a call, where it shows them."""
+        return self.keys.shown(args, kwargs)
 
     # -- by hand ---------------------------------------------------------------------------------------------------
 

@@ -68,7 +68,7 @@ class KeyMaker:
     def labelled(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, str]:
         """The key of the call, and how people read it: what was chosen for the key; empty where that is everything."""
         form, label = self._choice.form(self._bind(args, kwargs))
-        return self._key(form), label
+        return f"{self.space}:{VERSION}:{_digest(form)}", label
 
     def by_hand(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The key of the call, for somebody who looks for it: arguments that the key does not name may be left out."""

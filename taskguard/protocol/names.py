@@ -46,7 +46,7 @@ def check_entry(name: str) -> str:
 
 def check_job_id(option: str, job_id: Any) -> None:
     """ConfigurationError if a caller cannot choose that id; *option* is what it is given as."""
-    _raise_for(problem_with(option, job_id, JOB_ID))
+    _raise_for(_problem(option, job_id, JOB_ID))
 
 
 def check_namespace(namespace: Any, option: str = "namespace") -> None:

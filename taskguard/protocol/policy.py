@@ -60,6 +60,8 @@ class Policy:
     key_space: str | None = None
     keep_for: float | None = None
     """None if it was not given; `keep` has the seconds."""
+    keep: float = field(init=False, repr=False, compare=False, default=DEFAULT_KEEP)
+    """How long an outcome, and the fact that a job ran, is remembered."""
     hold_at_most: float | None = None
     hold_at_least: float | None = None
     wait_up_to: float = DEFAULT_WAIT
@@ -74,6 +76,10 @@ class Policy:
         _report(problems)
         for name, value in values.items():
             object.__setattr__(self, name, value)
+        self._set_keep()
+
+    def _set_keep(self) -> None:
+        object.__setattr__(self, "keep", DEFAULT_KEEP if self.keep_for is None else self.keep_for)
 
     @classmethod
     def of(cls, **options: Any) -> Policy:
@@ -92,12 +98,8 @@ class Policy:
         policy = object.__new__(cls)
         for name, value in _defaults().items():
             object.__setattr__(policy, name, _READERS[name](name, options[name]) if name in options else value)
+        policy._set_keep()
         return policy
-
-    @property
-    def keep(self) -> float:
-        """How long an outcome, and the fact that a job ran, is remembered."""
-        return DEFAULT_KEEP if self.keep_for is None else self.keep_for
 
     def keys_for(self, signature: inspect.Signature, name: str) -> KeyMaker:
         """What makes the keys of the task *name*; ConfigurationError if its calls lack what the key is made of."""
@@ -126,7 +128,7 @@ def _defaults() -> dict[str, Any]:
 
 
 def _options_of(options: Any) -> dict[str, Any]:
-    return {option.name: getattr(options, option.name) for option in fields(options)}
+    return {option.name: getattr(options, option.name) for option in fields(options) if option.init}
 
 
 def _read(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

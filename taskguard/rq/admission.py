@@ -95,7 +95,14 @@ class Admission:
 
     def _decide(self) -> Any:
         policy = self._guarded.policy
-        call = Call(policy, self.note, self._owner, new_attempt, self._waits_for, shown=shown)
+        call = Call(
+            policy=policy,
+            envelope=self.note,
+            owner=self._owner,
+            new_attempt=new_attempt,
+            waits_for=self._waits_for,
+            shown=shown,
+        )
         effect = call.begin()
         while not isinstance(effect, fx.Last):
             effect = self._carry_out(call, effect)
@@ -114,7 +121,7 @@ class Admission:
 
     def _carry_out(self, call: Call, effect: fx.Effect) -> fx.Effect:
         if isinstance(effect, fx.Ask):
-            arguments = self._guarded.arguments(*self._arguments)
+            arguments = self._guarded.arguments(*self._arguments) if self._guarded.shows_arguments else ""
             _, answer = self._guard.ask(check_claim(effect.claim), patience=PATIENCE, arguments=arguments)
             return call.answered(answer)
         if isinstance(effect, fx.Look):

@@ -231,11 +231,6 @@ def noted(job: Job) -> NotedJob:
     return made
 
 
-def note_of(job: Any) -> Envelope:
-    """The note of a job that was fetched as a noted one; of any other nothing is known."""
-    return job.note if isinstance(job, NotedJob) else Envelope()
-
-
 # -- what travels until the job is made --------------------------------------------------------------------------------
 
 _CARRIED = "taskguard:note"

@@ -119,7 +119,7 @@ class JobGuard(GuardedFunction):
         return self.policy.key_space is not None
 
     @cached_property
-    def policy(self) -> Policy:
+    def policy(self) -> Policy:  # type: ignore[override]
         options = part_of(self._options, _POLICY)
         return Policy.trusted(**options) if self._is_checked else Policy(**options)
 
@@ -136,7 +136,7 @@ class JobGuard(GuardedFunction):
         return theirs
 
     @cached_property
-    def keys(self) -> KeyMaker:
+    def keys(self) -> KeyMaker:  # type: ignore[override]
         # Celery names a task the same way: without the prefix the two would share keys where nobody said so.
         signature = signature_of(self.function, skip=() if self._is_named else ("fence",))
         return self.policy.keys_for(signature, f"rq:{self.name}")
@@ -377,7 +377,7 @@ def _loaded(path: str) -> Any:
 
 # -- options -----------------------------------------------------------------------------------------------------
 
-_POLICY = frozenset(field.name for field in fields(Policy))
+_POLICY = frozenset(field.name for field in fields(Policy) if field.init)
 _SETTINGS = frozenset(field.name for field in fields(Settings))
 _RQ = frozenset(inspect.signature(Queue.prepare_data).parameters) - {"func", "args", "kwargs", "job_id"} | {
     "job_timeout"

@@ -76,7 +76,7 @@ def _wrapped(function: Callable[..., Any], guarded: JobGuard) -> Any:
             return guarded.call(args, kwargs)  # directly, perhaps by the body of another job
         from taskguard.rq.delivery import deliver  # the worker's own code: who enqueues does not need it
 
-        return deliver(current, guarded, lambda: guarded.call(args, kwargs), args, kwargs)
+        return deliver(current, guarded, functools.partial(guarded.call, args, kwargs), args, kwargs)
 
     def enqueue(*args: Any, **kwargs: Any) -> Any:
         return guarded.queue.enqueue(job, *args, **{**guarded.defaults, **kwargs})

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 
-from taskguard.engine.envelope import Envelope
+from taskguard.engine.envelope import WIRE_NAMES, Envelope
 
 IDEMPOTENCY_KEY = "idempotency_key"
 NAMESPACE = "namespace"
 """In the note of a slot: where its entry is, in the queue's own Redis."""
 
+_FIELDS = [(name, WIRE_NAMES.get(name, name)) for name in Envelope._fields]
+
 
 def read(text: bytes | str | None) -> Envelope:
-    return Envelope.heard(json.loads(text)) if text else Envelope()
+    """What was written, by this version or another one."""
+    if not text:
+        return Envelope()
+    facts = json.loads(text)
+    return Envelope(**{name: facts[wire] for name, wire in _FIELDS if facts.get(wire)})
 
 
 def written(envelope: Envelope) -> str:
-    return json.dumps(envelope.said(), separators=(",", ":"))
+    said = {wire: value for (_, wire), value in zip(_FIELDS, envelope, strict=True) if value}
+    return json.dumps(said, separators=(",", ":"))

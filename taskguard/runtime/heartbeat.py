@@ -17,7 +17,7 @@ from taskguard.protocol.store import Lease, Store
 from taskguard.runtime import interrupt
 from taskguard.runtime.alarm import Alarm
 from taskguard.runtime.blocks import Presence
-from taskguard.runtime.clocks import since_boot, valid_until
+from taskguard.runtime.clocks import DRIFT, SLACK, since_boot
 from taskguard.runtime.forks import Forked, Living, watch_forks
 
 OnLost: TypeAlias = Literal["abort", "abort_if_unsure", "continue"]
@@ -61,7 +61,7 @@ class Holding:
         return self.seconds if self.stop_at is None else min(self.seconds, self.stop_at - now)
 
     def renewed(self, asked: float, seconds: float) -> None:
-        self.valid_until = valid_until(asked, seconds)
+        self.valid_until = asked + seconds * (1 - DRIFT) - SLACK  # counted from before the request left
         self.renew_at = asked + seconds / RENEWALS_PER_LEASE
         self.told_unsure = False
         self.told_failed = False

@@ -43,7 +43,7 @@ class Body(Protocol):
 
 def enter() -> Body:
     """The body that starts here, in this thread, greenlet or task."""
-    if native.patched():
+    if "gevent.monkey" in sys.modules and native.patched():
         return _InGreenlet()
     if "asyncio" in sys.modules and sys.modules["asyncio"]._get_running_loop() is not None:
         return _InTask()

@@ -22,11 +22,9 @@ _told = False
 
 
 def is_off() -> bool:
-    return _blocks > 0 or _is_off_by_environment()
-
-
-def _is_off_by_environment() -> bool:
     global _told
+    if _blocks > 0:
+        return True
     value = os.environ.get(VARIABLE, "")
     if value in ("", "0"):
         return False

@@ -481,7 +481,9 @@ class Deliveries:
             attempt = world.shelf.attempt
         machine = self._machines.delivery(worker.job, worker.message).machine
         assert isinstance(machine, Delivery)
-        return Gone(machine.layers, machine.queue_entry, attempt), Desk(self._store, world.shelf, attempt)
+        return Gone(layers=machine.layers, queue_entry=machine.queue_entry, attempt=attempt), Desk(
+            self._store, world.shelf, attempt
+        )
 
     def _settled(self, world: World, place: int, worker: Worker, shelf: Shelf) -> str:
         """A running entry was settled that was not that child's."""

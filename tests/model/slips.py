@@ -86,7 +86,7 @@ class CountsNoStarts(Delivery):
 
 class IgnoresItsOwnQueued(Call):
     def _met_itself(self, found: Held | Completed) -> fx.Effect:
-        return Answer(found)
+        return Answer(found=found)
 
 
 class NeverStandsIn(Call):

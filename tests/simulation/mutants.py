@@ -53,7 +53,7 @@ class SharesTheKey(Delivery):
     def of(cls, terms: Any, facts: Any, envelope: Any, layers: tuple[Layer, ...], queue_entry: str = "") -> Delivery:
         if len(layers) == 2 and ":job:" in layers[1].entry:
             inner = layers[1]
-            layers = (layers[0], Layer(inner.owner, envelope.key, inner.policy, "skip"))
+            layers = (layers[0], Layer(owner=inner.owner, entry=envelope.key, policy=inner.policy, conflict="skip"))
         return super().of(terms, facts, envelope, layers, queue_entry)
 
 
