@@ -32,6 +32,8 @@ DEFAULT_KEEP = 7200.0
 DEFAULT_WAIT = 3600.0
 LONGEST = 10 * 365 * 86400.0
 """Every store can count so far in microseconds."""
+NOT_YET = frozenset({"replace_queued", "cancel_running", "debounce"})
+"""What no queue supports yet: no message advises it."""
 SHORTEST_LEASE = 0.05
 """Three renewals must fit into a lease, each with its round trip."""
 
@@ -172,12 +174,13 @@ def _report(problems: list[str]) -> None:
         raise ConfigurationError("\n- ".join([f"{len(problems)} things cannot work:", *problems]))
 
 
-def _unknown(options: Iterable[str]) -> list[str]:
-    return [
-        f"there is no option {name}{_nearest(name, _READERS)}; write one of: {', '.join(_READERS)}"
-        for name in options
-        if name not in _READERS
-    ]
+def _unknown(options: Mapping[str, Any]) -> list[str]:
+    others = {name: value for name, value in options.items() if name not in _READERS}
+    if not others:
+        return []
+    from taskguard.options import problem_with_option
+
+    return [problem_with_option(name, value, _READERS) for name, value in others.items()]
 
 
 def _nearest(word: Any, words: Iterable[str]) -> str:
@@ -198,22 +201,25 @@ def _one_of(words: tuple[str, ...]) -> _Reader:
     def read(name: str, value: Any) -> Any:
         if value in words:
             return value
-        allowed = ", ".join(map(_shown, words))
+        advised = [word for word in words if word not in NOT_YET]
         raise ConfigurationError(
-            f"{name}={_shown(value)} is not known{_nearest(value, words)}; write one of: {allowed}"
+            f"{name}={_shown(value)} is not known{_nearest(value, advised)}; write one of: "
+            + ", ".join(map(_shown, advised))
         )
 
     return read
 
 
-def _seconds(least: float = 0.0, why: str = "", or_none: bool = False, or_zero: bool = False) -> _Reader:
+def _seconds(
+    least: float = 0.0, why: str = "", or_none: bool = False, or_zero: bool = False, such_as: float = 1.0
+) -> _Reader:
     def read(name: str, value: Any) -> float | None:
         if value is None and or_none:
             return None
         seconds = _number(name, value)
         if seconds < least or (seconds == 0 and not or_zero):
             bound = f"shorter than {least:g} seconds{why}" if seconds > 0 else "not a time that can pass"
-            raise ConfigurationError(f"{name}={_shown(seconds)} is {bound}; write {name}={least or 1:g} or more")
+            raise ConfigurationError(f"{name}={_shown(seconds)} is {bound}; write {name}={least or such_as:g} or more")
         if seconds > LONGEST:
             raise ConfigurationError(
                 f"{name}={_shown(seconds)} is longer than ten years; write {name}={LONGEST:g} or less"
@@ -292,8 +298,8 @@ _READERS: dict[str, _Reader] = {
     "on_done": _one_of(get_args(Done)),
     "lease": _seconds(SHORTEST_LEASE, ", too short to be renewed three times"),
     "key_space": _key_space,
-    "keep_for": _seconds(or_none=True),
-    "hold_at_most": _seconds(or_none=True),
+    "keep_for": _seconds(or_none=True, such_as=60),  # both not shorter than a lease
+    "hold_at_most": _seconds(or_none=True, such_as=60),
     "hold_at_least": _seconds(or_none=True),
     "wait_up_to": _seconds(or_zero=True),
     "max_starts": _max_starts,

@@ -17,7 +17,7 @@ from taskguard.celery.events import CeleryEvents
 from taskguard.celery.outcomes import AppOutcomes
 from taskguard.celery.settings import Settings, check_spelling, checked_names, store_of, visibility_timeout
 from taskguard.celery.shown import keep_out_of_properties
-from taskguard.engine.guarded import GuardedFunction, supported
+from taskguard.engine.guarded import GuardedFunction
 from taskguard.errors import ConfigurationError
 from taskguard.guard import Guard
 from taskguard.history import flush_all
@@ -25,6 +25,7 @@ from taskguard.identity import Identity
 from taskguard.keys import KeyMaker
 from taskguard.marks import Marks
 from taskguard.names import LONGEST
+from taskguard.options import supported_policy
 from taskguard.policy import DEFAULT_KEEP, Policy
 from taskguard.schedule.note import Note
 from taskguard.signatures import signature_of
@@ -220,4 +221,4 @@ POLICY_OPTIONS = frozenset(field.name for field in fields(Policy))
 
 def checked(options: Mapping[str, Any]) -> Policy:
     """The policy with these options; ConfigurationError for those that are not supported yet."""
-    return supported(Policy.of(**options), "Celery")
+    return supported_policy(options, "Celery")

@@ -136,7 +136,7 @@ def test_a_policy_survives_pickling():
         (
             "on_conflict",
             "skp",
-            'did you mean skip?); write one of: "skip", "raise", "wait", "run_once_more", "replace_',
+            'did you mean skip?); write one of: "skip", "raise", "wait", "run_once_more"',
         ),
         ("on_conflict", None, 'write one of: "skip"'),
         ("on_conflict", {"enqueue": "skip"}, 'write on_conflict={"enqueue": "skip", "run": "wait"}, or one word'),
@@ -160,10 +160,10 @@ def test_a_policy_survives_pickling():
             0.049,
             "lease=0.049 is shorter than 0.05 seconds, too short to be renewed three times; write lease=0.05",
         ),
-        ("keep_for", 0, "write keep_for=1 or more"),
-        ("keep_for", timedelta(seconds=-1), "keep_for=-1 is not a time that can pass; write keep_for=1 or more"),
+        ("keep_for", 0, "write keep_for=60 or more"),
+        ("keep_for", timedelta(seconds=-1), "keep_for=-1 is not a time that can pass; write keep_for=60 or more"),
         ("keep_for", False, "write seconds, keep_for=30"),
-        ("hold_at_most", 0, "write hold_at_most=1 or more"),
+        ("hold_at_most", 0, "write hold_at_most=60 or more"),
         ("hold_at_least", -5, "write hold_at_least=1 or more"),
         ("hold_at_least", "1h", "write seconds, hold_at_least=30"),
         ("wait_up_to", -1, "write wait_up_to=1 or more"),
@@ -217,7 +217,7 @@ def test_an_option_that_is_none_is_refused_with_the_nearest():
 def test_an_option_like_none_of_them_is_refused_with_all_there_are():
     assert refusal(xyz=1).endswith(
         "there is no option xyz; write one of: key, hold, on_conflict, on_done, lease, key_space, keep_for, "
-        "hold_at_most, hold_at_least, wait_up_to, max_starts, on_lost, debounce, enforce"
+        "hold_at_most, hold_at_least, wait_up_to, max_starts, on_lost, enforce"
     )
 
 
