@@ -9,7 +9,8 @@
 5. `app.close` also closes what the guard has opened.
 6. `app._warn_duplicate_task_name` is wrapped: Celery takes the first line outside its own code for the user's, and that
    would be one of ours.
-7. A receiver of `before_task_publish`, for guarded tasks only, takes two properties out of their messages: `shown.py`.
+7. `app.task` is wrapped: it refuses to make a plain task of a guarded one: see `stacking.py`.
+8. A receiver of `before_task_publish`, for guarded tasks only, takes two properties out of their messages: `shown.py`.
 
 The wrappers are attributes of that one app; Celery's classes are not touched.
 """
@@ -29,6 +30,7 @@ from taskguard.celery.headers import AS_IS, IDEMPOTENCY_KEY, Call, without_local
 from taskguard.celery.publish import publish
 from taskguard.celery.result import handle, info
 from taskguard.celery.scheduled import watch_slots
+from taskguard.celery.stacking import refuse_guarded, refuse_guarded_body
 from taskguard.runtime.switch import is_off
 
 _LIBRARIES = ("celery", "taskguard")
@@ -96,6 +98,7 @@ def _install(app: Celery) -> None:
     app.send_task, app.close = send_task, close_with_guard
     _show_whose_name_is_taken(app)
     _guard_by_name(app, guarding)
+    _refuse_plain_tasks_of_guarded_ones(app)
     watch_slots()
 
 
@@ -108,6 +111,25 @@ def _task_named(app: Celery, name: str) -> Any:
     """The task, if its code is here; else the worker asks."""
     tasks = app.tasks if app.finalized or app.autofinalize else app._tasks
     return tasks.get(name)
+
+
+def _refuse_plain_tasks_of_guarded_ones(app: Celery) -> None:
+    make = app.task
+
+    def task(*functions: Any, **options: Any) -> Any:
+        for function in functions:
+            refuse_guarded(function)
+        made = make(*functions, **options)
+        if functions:
+            return made
+
+        def decorate(function: Any) -> Any:
+            refuse_guarded(function)
+            return made(function)
+
+        return decorate
+
+    app.task = task
 
 
 def _guard_by_name(app: Celery, guarding: Guarding) -> None:
@@ -144,6 +166,7 @@ def _depth_of_user() -> int:
 def _guard(task: Any, guarding: Guarding) -> Any:
     from taskguard.celery.task import guard_by_options  # which needs `install`
 
+    refuse_guarded_body(task)
     options = guarding.options_for(task.name)
     if options is not None:
         guard_by_options(task, options)

@@ -260,5 +260,5 @@ POLICY_OPTIONS = frozenset(field.name for field in fields(Policy) if field.init)
 
 
 def checked(options: Mapping[str, Any]) -> Policy:
-    """The policy with these options; ConfigurationError for those that are not supported yet."""
+    """The policy with these options; ConfigurationError for what cannot work."""
     return Policy.of(**options)

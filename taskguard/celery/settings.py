@@ -15,6 +15,7 @@ from taskguard.errors import ConfigurationError
 from taskguard.events import Listener
 from taskguard.history import Kept, check_kept
 from taskguard.protocol.names import check_namespace
+from taskguard.protocol.policy import Policy
 from taskguard.protocol.store import Store
 from taskguard.runtime.evictions import OnEvictingStore, check_on_evicting_store
 from taskguard.schedule.entry import CatchUp, Timing
@@ -107,13 +108,27 @@ class Settings:
 
 
 def check_spelling(app: Celery) -> None:
-    """ConfigurationError for a name in the app's configuration that is nearly one of ours: Celery takes any name."""
+    """ConfigurationError for a name in the app's configuration that is not a setting of ours: Celery takes any name."""
     known = [field.name for field in fields(Settings)]
     for setting in app.conf:
-        _, ours, name = str(setting).lower().partition("taskguard_")
-        near = difflib.get_close_matches(name, known, 1, cutoff=0.75) if ours and name not in known else []
+        before, ours, name = str(setting).lower().partition("taskguard_")
+        if not ours or name in known:
+            continue
+        near = difflib.get_close_matches(name, known, 1, cutoff=0.75)
         if near:
             raise ConfigurationError(f"there is no setting {setting} (did you mean taskguard_{near[0]}?)")
+        if name in _OF_TASKS:
+            raise ConfigurationError(
+                f"there is no setting {setting}; {name} is an option of a task: write @singleton_task(app, {name}=…), "
+                f'or taskguard_tasks={{"*": {{"{name}": …}}}}'
+            )
+        if not before:
+            raise ConfigurationError(
+                f"there is no setting {setting}; write one of: " + ", ".join(f"taskguard_{name}" for name in known)
+            )
+
+
+_OF_TASKS = frozenset(field.name for field in fields(Policy) if field.init)
 
 
 def checked_names(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,11 +6,12 @@ from heapq import nsmallest
 
 import click
 
-from taskguard.cli.keys import INTERNAL, fits
+from taskguard.cli.keys import INTERNAL, did_you_mean, fits
 from taskguard.cli.output import Duration, age, console, json_option, short, table, write_json
 from taskguard.cli.target import Target, with_target
 from taskguard.cli.text import echo
 from taskguard.cli.views import STATES, Readable, age_of, entry_as_json, state_of
+from taskguard.keys.maker import space_of
 from taskguard.protocol.store import Entry
 
 HELD = ("queued", "running", "ran-out")
@@ -39,9 +40,12 @@ def command(
     that are done or free are remembered for a while too; --state done shows those.
     """
 
+    seen: set[str] = set()
+
     def is_wanted(entry: Entry) -> bool:
         if entry.key.startswith(INTERNAL) or state_of(entry) not in (states or HELD):
             return False
+        seen.add(space_of(entry.key))
         return age_of(entry) >= older_than and fits(entry.key, task)
 
     every = nsmallest(limit + 1, filter(is_wanted, target.store.scan()), key=lambda entry: entry.since)
@@ -51,7 +55,8 @@ def command(
     if as_json:
         write_json([entry_as_json(entry) for entry in found])
     elif not found:
-        echo(f"Nothing of that kind in {target.name}.")
+        meant = "" if any(fits(space, task) for space in seen) else did_you_mean(task, seen)
+        echo(f"Nothing of that kind in {target.name}{meant or '.'}")
     else:
         key = (lambda entry: entry.key) if whole_keys else Readable(target.store).entry
         rows = [[state_of(e), age(age_of(e)), key(e), short(e.owner), e.where] for e in found]

@@ -19,8 +19,8 @@ from taskguard.protocol.store import Entry
 def command(target: Target, words: tuple[str, ...], as_json: bool) -> None:
     """Show all that the store knows of a key.
 
-    With -A, a task and the arguments of a call can be given instead: show -A shop charge 42 currency=EUR. Arguments
-    are JSON or Python literals; anything else is text.
+    With -A, a task and the arguments of a call can be given instead: show -A shop shop.charge 42 currency=EUR.
+    Arguments are JSON or Python literals; anything else is text.
 
     Exit code 1 if nothing is known of it.
     """

@@ -156,12 +156,13 @@ def _report(problems: list[str]) -> None:
         raise ConfigurationError("\n- ".join([f"{len(problems)} things cannot work:", *problems]))
 
 
-def _unknown(options: Iterable[str]) -> list[str]:
-    return [
-        f"there is no option {name}{_nearest(name, _READERS)}; write one of: {', '.join(_READERS)}"
-        for name in options
-        if name not in _READERS
-    ]
+def _unknown(options: Mapping[str, Any]) -> list[str]:
+    others = {name: value for name, value in options.items() if name not in _READERS}
+    if not others:
+        return []
+    from taskguard.protocol.options import problem_with_option
+
+    return [problem_with_option(name, value, _READERS) for name, value in others.items()]
 
 
 def _nearest(word: Any, words: Iterable[str]) -> str:
@@ -190,14 +191,16 @@ def _one_of(words: tuple[str, ...]) -> _Reader:
     return read
 
 
-def _seconds(least: float = 0.0, why: str = "", or_none: bool = False, or_zero: bool = False) -> _Reader:
+def _seconds(
+    least: float = 0.0, why: str = "", or_none: bool = False, or_zero: bool = False, such_as: float = 1.0
+) -> _Reader:
     def read(name: str, value: Any) -> float | None:
         if value is None and or_none:
             return None
         seconds = _number(name, value)
         if seconds < least or (seconds == 0 and not or_zero):
             bound = f"shorter than {least:g} seconds{why}" if seconds > 0 else "not a time that can pass"
-            raise ConfigurationError(f"{name}={_shown(seconds)} is {bound}; write {name}={least or 1:g} or more")
+            raise ConfigurationError(f"{name}={_shown(seconds)} is {bound}; write {name}={least or such_as:g} or more")
         if seconds > LONGEST:
             raise ConfigurationError(
                 f"{name}={_shown(seconds)} is longer than ten years; write {name}={LONGEST:g} or less"
@@ -270,8 +273,8 @@ _READERS: dict[str, _Reader] = {
     "on_done": _one_of(get_args(Done)),
     "lease": _seconds(SHORTEST_LEASE, ", too short to be renewed three times"),
     "key_space": _key_space,
-    "keep_for": _seconds(or_none=True),
-    "hold_at_most": _seconds(or_none=True),
+    "keep_for": _seconds(or_none=True, such_as=60),  # both not shorter than a lease
+    "hold_at_most": _seconds(or_none=True, such_as=60),
     "hold_at_least": _seconds(or_none=True),
     "wait_up_to": _seconds(or_zero=True),
     "max_starts": _max_starts,

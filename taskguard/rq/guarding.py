@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -121,7 +120,7 @@ class JobGuard(GuardedFunction):
     @cached_property
     def policy(self) -> Policy:  # type: ignore[override]
         options = part_of(self._options, _POLICY)
-        return Policy.trusted(**options) if self._is_checked else Policy(**options)
+        return Policy.trusted(**options) if self._is_checked else Policy.of(**options)
 
     @cached_property
     def settings(self) -> Settings:
@@ -385,8 +384,10 @@ _RQ = frozenset(inspect.signature(Queue.prepare_data).parameters) - {"func", "ar
 
 
 def _check_names(options: Mapping[str, Any]) -> None:
-    known = _POLICY | _SETTINGS | _RQ
-    for name in options:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            raise ConfigurationError(f"there is no option {name}" + (f" (did you mean {near[0]}?)" if near else ""))
+    unknown = options.keys() - (_POLICY | _SETTINGS | _RQ)
+    if unknown:
+        from taskguard.protocol.options import problem_with_option
+
+        ours = [field.name for kind in (Policy, Settings) for field in fields(kind)]
+        problems = [problem_with_option(name, options[name], ours, _RQ, ", or an option of RQ's") for name in unknown]
+        raise ConfigurationError("\n".join(sorted(problems)))

@@ -61,6 +61,13 @@ def singleton_task(
 def _check(what: Any) -> None:
     if not inspect.isfunction(what):
         raise ConfigurationError(f"singleton_task takes a function, not {what!r}; RQ finds it again by its name")
+    if isinstance(getattr(what, "taskguard", None), JobGuard):
+        raise ConfigurationError("the function is guarded already; write all options in one @singleton_task(…)")
+    if getattr(getattr(what, "delay", None), "__globals__", {}).get("__name__") == "rq.decorators":
+        raise ConfigurationError(
+            "@singleton_task over RQ's @job would drop what @job was given; leave @job out, and write its queue, "
+            "connection and options in @singleton_task(queue=…, connection=…)"
+        )
     if inspect.isgeneratorfunction(what) or inspect.isasyncgenfunction(what):
         raise ConfigurationError(
             f"{what!r} only begins when it is called (it is a generator), so its end cannot be guarded; give a plain "
