@@ -10,6 +10,7 @@
 6. `app._warn_duplicate_task_name` is wrapped: Celery takes the first line outside its own code for the user's, and that
    would be one of ours.
 7. A receiver of `before_task_publish`, for guarded tasks only, takes two properties out of their messages: `shown.py`.
+8. In a worker `app.steps["consumer"]` has one step more, which brings back the messages of dead workers: `rescue.py`.
 
 The wrappers are attributes of that one app; Celery's classes are not touched.
 """
@@ -22,6 +23,7 @@ from typing import Any
 
 from celery import Celery
 from celery.local import Proxy
+from celery.signals import worker_init
 
 from taskguard.celery.call import AS_IS, Call
 from taskguard.celery.delivery import running
@@ -98,6 +100,14 @@ def _install(app: Celery) -> None:
     _show_whose_name_is_taken(app)
     _guard_by_name(app, guarding)
     watch_slots()
+    worker_init.connect(_rescue_messages)
+
+
+def _rescue_messages(sender: Any = None, **_: Any) -> None:
+    if sender is not None and is_installed(sender.app):
+        from taskguard.celery.rescue_step import RescueStep  # the worker's own code
+
+        sender.app.steps["consumer"].add(RescueStep)
 
 
 def _publish_unguarded(call: Call) -> Any:
