@@ -25,8 +25,6 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, tzinfo
 from typing import Any, NamedTuple
 
-from celery.utils.iso8601 import parse_iso8601
-
 from taskguard.celery.headers import ID, RESCUED, envelope_in
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import key_layer
@@ -97,9 +95,9 @@ def entries_of(orphan: Orphan, policy: Policy | None) -> list[str]:
     return entries
 
 
-def is_overdue(orphan: Orphan, silent_for: float, lease: float, now: float) -> bool:
-    """Whether the worker counts as dead, and the job is to run by now."""
-    return silent_for >= max(SILENCE, lease) and (orphan.eta is None or orphan.eta <= now)
+def due_in(orphan: Orphan, silent_for: float, lease: float, now: float) -> float:
+    """Seconds until the worker counts as dead and the job is to run; 0 if that is so now."""
+    return max(0.0, SILENCE - silent_for, lease - silent_for, 0.0 if orphan.eta is None else orphan.eta - now)
 
 
 def rescue(orphan: Orphan, entries: Iterable[Entry | None]) -> Rescued | float:
@@ -132,9 +130,9 @@ def _eta(said: Any, zone: tzinfo) -> float | None:
     if not said:
         return None
     try:
-        eta = said if isinstance(said, datetime) else parse_iso8601(said)
+        eta = said if isinstance(said, datetime) else datetime.fromisoformat(said.replace("Z", "+00:00"))
         return (eta if eta.tzinfo is not None else eta.replace(tzinfo=zone)).timestamp()
-    except (TypeError, ValueError, OverflowError):
+    except (AttributeError, TypeError, ValueError, OverflowError):
         return float("inf")
 
 

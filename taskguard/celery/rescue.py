@@ -30,12 +30,13 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from celery import Celery
 
 from taskguard.celery.guarding import CALL_TIMEOUT, Guarding, guarding_of
-from taskguard.celery.orphans import Orphan, Rescued, entries_of, is_of_store, is_overdue, orphan_in, rescue
+from taskguard.celery.orphans import Orphan, Rescued, due_in, entries_of, is_of_store, orphan_in, rescue
 from taskguard.celery.settling import LEAVE_ALONE
 from taskguard.celery.unacked import TIMEOUT, Look, Suspect, Unacked
 from taskguard.errors import StoreError
@@ -56,10 +57,16 @@ REMEMBERED = 20_000
 _logger = logging.getLogger("taskguard")
 
 
-class Watched(NamedTuple):
+@dataclass(slots=True)
+class Watched:
+    """A message without a recent stamp."""
+
     stamp: str
     fetched: str
     since: float
+    """When it was first seen so, by this worker's own clock."""
+    not_before: float = 0.0
+    """Until then, by the broker's clock, it is left alone."""
 
 
 class Rescuer:
@@ -84,10 +91,10 @@ class Rescuer:
         self._cursor = 0
         self._looked = float("-inf")
         self._watched: dict[str, Watched] = {}
-        self._orphans: dict[str, Orphan] = {}
-        self._not_before: dict[str, float] = {}
-        """Until when the store is not asked about a message."""
+        self._seen: set[str] = set()
+        """The messages without a recent stamp, since all of them were last looked at."""
         self._others: set[str] = set()
+        """Messages of other stores, and of tasks that are not guarded."""
 
     def tick(self) -> float:
         """Stamp, and look if it is this worker's turn; seconds until it is to be called again."""
@@ -126,8 +133,7 @@ class Rescuer:
     def _start_anew(self) -> None:
         self._first = 0
         self._watched.clear()
-        self._orphans.clear()
-        self._not_before.clear()
+        self._seen.clear()
 
     # -- in hand ---------------------------------------------------------------------------------------------------
 
@@ -145,49 +151,54 @@ class Rescuer:
 
     def _look(self) -> float:
         began = time.monotonic()
-        if began - self._looked > 2 * EVERY + TIMEOUT or len(self._watched) + len(self._orphans) > REMEMBERED:
+        if began - self._looked > 2 * EVERY + TIMEOUT:
             self._start_anew()
         first, look = self._first, self._unacked.look(self._first)
         if look is None:
             self._start_anew()
             return EVERY
-        self._looked, self._first = began, look.next
-        self._read({suspect.tag: suspect.size for suspect in look.suspects if suspect.tag not in self._orphans})
-        silent = [self._is_silent(suspect, began) for suspect in look.suspects]
-        given_back = 0
-        for number, suspect in enumerate(look.suspects):
-            if time.monotonic() - began > LASTS:
+        self._looked, self._first = time.monotonic(), look.next  # it may have taken the broker long to answer
+        silent = [number for number, suspect in enumerate(look.suspects) if self._is_silent(suspect, look.now)]
+        orphans = self._read({look.suspects[number].tag: look.suspects[number].size for number in silent})
+        given_back, is_cut_short = 0, False
+        for number in silent:
+            suspect = look.suspects[number]
+            is_cut_short = suspect.tag not in orphans or (number > silent[0] and time.monotonic() - began > LASTS)
+            if is_cut_short:
                 self._first = first + number - given_back
                 break
-            given_back += silent[number] and self._judge(suspect, look)
+            given_back += self._judge(suspect, orphans[suspect.tag], look)
         if given_back:
             _logger.warning("%d message(s) of workers that went silent are back in their queues", given_back)
-        if self._first:
+        if self._first or is_cut_short:
             return SOON
+        self._watched = {tag: watched for tag, watched in self._watched.items() if tag in self._seen}
+        self._seen.clear()
         self._sweep()
         return EVERY
 
     def _is_silent(self, suspect: Suspect, now: float) -> bool:
         """Whether nothing has happened to the message for as long as a living worker needs to stamp it."""
+        self._seen.add(suspect.tag)
         known = self._watched.get(suspect.tag)
-        if known is None or known[:2] != (suspect.stamp, suspect.fetched):
-            self._watched[suspect.tag] = Watched(suspect.stamp, suspect.fetched, now)
+        if known is None or (known.stamp, known.fetched) != (suspect.stamp, suspect.fetched):
+            self._watched[suspect.tag] = Watched(suspect.stamp, suspect.fetched, self._looked)
             return False
-        return now - known.since >= WATCHED
+        return self._looked - known.since >= WATCHED and known.not_before <= now
 
-    def _judge(self, suspect: Suspect, look: Look) -> bool:
+    def _judge(self, suspect: Suspect, orphan: Orphan | None, look: Look) -> bool:
         """Give the message back if that is to be; whether it was."""
-        orphan = self._orphans.get(suspect.tag)
-        if orphan is None or look.now < self._not_before.get(suspect.tag, 0.0) or self._is_store_away:
+        if orphan is None or self._is_store_away:
             return False
-        policy, silent_for = self._policy(orphan), look.silent_for(suspect)
-        if not is_overdue(orphan, silent_for, (policy or Policy()).lease, look.now):
+        watched, policy, silent_for = self._watched[suspect.tag], self._policy(orphan), look.silent_for(suspect)
+        if due := due_in(orphan, silent_for, (policy or Policy()).lease, look.now):
+            watched.not_before = look.now + due
             return False
         with self._remembering_that_store_is_away():
             store = self._guarding.calls.store
             verdict = rescue(orphan, [store.get(entry) for entry in entries_of(orphan, policy)])
         if not isinstance(verdict, Rescued):
-            self._not_before[suspect.tag] = look.now + verdict
+            watched.not_before = look.now + verdict
             return False
         queues = self._unacked.give_back(suspect, verdict)
         if queues:
@@ -198,23 +209,19 @@ class Rescuer:
         guarded = getattr(self._app.tasks.get(orphan.task), "taskguard", None)
         return guarded.policy if guarded is not None else None
 
-    def _read(self, sizes: dict[str, int]) -> list[str]:
-        """Learn what these messages are; those that are ours."""
-        ours = []
-        for tag, headers in self._unacked.headers(sizes):
-            orphan = orphan_in(headers, self._store, self._guarding.zone)
-            if orphan is not None:
-                self._orphans[tag] = orphan
-                ours.append(tag)
-            elif headers is not None:
-                self._others.add(tag)
-        return ours
+    def _read(self, sizes: dict[str, int]) -> dict[str, Orphan | None]:
+        """What these messages are, of as many as one look may read; None for those that are not ours."""
+        return {
+            tag: orphan_in(headers, self._store, self._guarding.zone) for tag, headers in self._unacked.headers(sizes)
+        }
 
     def _sweep(self) -> None:
         """Find messages of ours that no worker has stamped, a part of all after each look."""
         if len(self._others) > REMEMBERED:
             self._others.clear()
         self._cursor, unstamped = self._unacked.unstamped(self._cursor)
-        ours = self._read({tag: size for tag, size in unstamped.items() if tag not in self._others})
+        found = self._read({tag: size for tag, size in unstamped.items() if tag not in self._others})
+        self._others |= {tag for tag, orphan in found.items() if orphan is None}
+        ours = [tag for tag, orphan in found.items() if orphan is not None]
         if ours:
             self._unacked.stamp(ours, seen=True)

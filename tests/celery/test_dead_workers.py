@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ import redis
 
 from tests.celery.scene import Scene
 from tests.celery.worker import Worker
+from tests.servers import SentinelServer, durable_redis, require
+from tests.servers.sentinel import MASTER
 from tests.waiting import wait_until
 
 LEASE = 1.5
@@ -64,6 +67,18 @@ def test_the_job_of_a_killed_worker_runs_again_on_another_within_its_lease_and_t
     scene.gate.open()
     assert result.get(timeout=20) == 1
     assert scene.runs == 2
+
+
+def test_behind_sentinel_the_job_of_a_killed_worker_comes_back_too(make_scene):
+    with closing(durable_redis()) as master, closing(require(SentinelServer, master)) as sentinel:
+        scene = make_scene(conf={"broker_url": sentinel.url, "broker_transport_options": {"master_name": MASTER}})
+        workers = start(scene)
+        result = scene.call("short", gate="gate", value=1)
+        runs_it(workers, scene.begun()[0]).kill()
+        assert scene.begun(2)[1]["starts"] == 2
+        scene.gate.open()
+        assert result.get(timeout=20) == 1
+        scene.fleet.close()
 
 
 def test_what_a_killed_worker_had_fetched_and_not_begun_runs_on_another(make_scene):
