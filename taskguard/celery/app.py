@@ -10,7 +10,9 @@
 6. `app._warn_duplicate_task_name` is wrapped: Celery takes the first line outside its own code for the user's, and that
    would be one of ours.
 7. `app.task` is wrapped: it refuses to make a plain task of a guarded one: see `stacking.py`.
-8. A receiver of `before_task_publish`, for guarded tasks only, takes two properties out of their messages: `shown.py`.
+8. A receiver of `before_task_publish`, for guarded tasks only, takes two properties out of their messages:
+   `message_repr.py`.
+9. In a worker `app.steps["consumer"]` has one step more, which brings back the messages of dead workers: `rescue.py`.
 
 The wrappers are attributes of that one app; Celery's classes are not touched.
 """
@@ -23,6 +25,7 @@ from typing import Any
 
 from celery import Celery
 from celery.local import Proxy
+from celery.signals import worker_init
 
 from taskguard.celery.delivery import in_hand
 from taskguard.celery.guarding import ATTRIBUTE, Guarding, is_installed
@@ -100,6 +103,14 @@ def _install(app: Celery) -> None:
     _guard_by_name(app, guarding)
     _refuse_plain_tasks_of_guarded_ones(app)
     watch_slots()
+    worker_init.connect(_rescue_messages)
+
+
+def _rescue_messages(sender: Any = None, **_: Any) -> None:
+    if sender is not None and is_installed(sender.app):
+        from taskguard.celery.rescue_step import RescueStep  # the worker's own code
+
+        sender.app.steps["consumer"].add(RescueStep)
 
 
 def _publish_unguarded(call: Call) -> Any:

@@ -31,8 +31,10 @@ LATEST = LONGEST / 2
 _AWAITED = ("link", "link_error", "chain", "chord")
 """What goes on when a call has ended."""
 _ITS_OWN = (*_AWAITED, "group_id", "group_index", "root_id", "parent_id", "eta", "countdown", "expires")
-_ID = "taskguard_id"
-_LOCAL = (ATTEMPT, EVENTS, SERIALIZER)
+ID = "taskguard_id"
+RESCUED = "taskguard_rescued"
+"""How often this very message was given back after its worker went silent: see `orphans.py`."""
+_LOCAL = (ATTEMPT, EVENTS, SERIALIZER, RESCUED)
 _NAMES = [(name, PREFIX + WIRE_NAMES.get(name, name)) for name in Envelope._fields]
 _NONE = Envelope()
 
@@ -41,8 +43,8 @@ def envelope_in(headers: Mapping[str, Any] | None, task_id: str | None) -> Envel
     """That of the job *task_id*; of a call that has none yet, at most the caller's own idempotency key."""
     if not headers or not isinstance(headers, Mapping):  # a caller may send one that is called "headers"
         return _NONE
-    if not task_id or headers.get(_ID) != task_id:
-        return Envelope(idempotency_key="" if headers.get(_ID) else headers.get(IDEMPOTENCY_KEY) or "")
+    if not task_id or headers.get(ID) != task_id:
+        return Envelope(idempotency_key="" if headers.get(ID) else headers.get(IDEMPOTENCY_KEY) or "")
     return Envelope(**{name: headers[header] for name, header in _NAMES if headers.get(header)})
 
 

@@ -37,6 +37,8 @@ class Settings:
     """How long a queued entry waits for its worker, on top of countdown or eta."""
     republish_after: float = 300.0
     """After so long in the queue a message counts as lost, and the next duplicate call publishes it again."""
+    redeliver_orphans: bool = True
+    """Whether workers give the guarded messages of a worker that died back to their queue, on a Redis broker."""
     on_store_error: Literal["retry", "fail", "run_unguarded"] = "retry"
     on_evicting_store: OnEvictingStore = "warn"
     """What to do where the store's server removes entries when its memory is short."""
@@ -72,6 +74,10 @@ class Settings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 10 * 365 * 86400:
                 raise ConfigurationError(f"taskguard_{name}={value!r} is no duration; write a number of seconds")
+        if not isinstance(self.redeliver_orphans, bool):
+            raise ConfigurationError(
+                f"taskguard_redeliver_orphans must be True or False, not {self.redeliver_orphans!r}"
+            )
         check_namespace(self.namespace, "taskguard_namespace")
         if not _are_functions(self.listeners):
             raise ConfigurationError(

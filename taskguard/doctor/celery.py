@@ -75,6 +75,15 @@ def delivery(patient: Patient) -> Iterator[Finding]:
                 "leave them on: the guard makes a second delivery harmless. If it must start once at most, say "
                 "max_starts=1 instead",
             )
+    if transport_of(patient.app) in _LOOKS and not patient.guarding.settings.redeliver_orphans:
+        yield Finding(
+            "TG202",
+            "warning",
+            "taskguard_redeliver_orphans",
+            f"it is off: the job of a killed worker comes back after {_comes_back_within(patient):g} s (the visibility "
+            "timeout, and until kombu looks), though its key is free when the lease is over",
+            "leave it on: another worker then runs the job again within lease + 10 s",
+        )
 
 
 def queueing(patient: Patient) -> Iterator[Finding]:
