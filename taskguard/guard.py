@@ -10,22 +10,22 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any, Literal, TypeVar
 
+from taskguard.engine.claiming import Claiming
 from taskguard.engine.hold import Hold
+from taskguard.engine.under import run_claimed
 from taskguard.engine.unguarded import lone_fence
-from taskguard.engine.work import Kept, Work
+from taskguard.engine.work import Work
 from taskguard.errors import (
     ConfigurationError,
-    DuplicateTaskError,
     EarlierFailureError,
     OutcomeNotKeptError,
+    StaleFenceError,
     StoreError,
     StoreUnavailableError,
     TooManyStartsError,
-    WaitTimeoutError,
 )
 from taskguard.events import Event, Kind, Listener, Listeners, log
 from taskguard.fence import fence_held_here
@@ -38,7 +38,7 @@ from taskguard.protocol.policy import REUSE, Policy
 from taskguard.protocol.store import Claim, Claimant, Completed, Held, Lease, Store
 from taskguard.runtime.backoff import pauses
 from taskguard.runtime.clocks import since_boot
-from taskguard.runtime.evictions import PROBLEM, WAY_OUT, Eviction, OnEvictingStore, check_on_evicting_store
+from taskguard.runtime.evictions import Evictions, OnEvictingStore, check_on_evicting_store
 from taskguard.runtime.heartbeat import Heartbeat, Holding
 from taskguard.runtime.interrupt import came_by_signal
 from taskguard.runtime.outages import grace_of, holder_that_may_return
@@ -50,8 +50,6 @@ T = TypeVar("T")
 
 PATIENCE = 10.0
 """How long a store that does not answer is asked again before that is an error."""
-ASK_OF_EVICTION_AGAIN = 60.0
-"""Seconds after which a server that did not say whether it evicts is asked again."""
 HEALINGS = 3
 """How often work is begun again because a resource had seen a higher token than a store that lost its data gave it."""
 
@@ -82,10 +80,7 @@ class Guard:
             raise ConfigurationError(f"history={history!r} is neither; write history=True or history=False")
         check_on_evicting_store("on_evicting_store", on_evicting_store)
         self.store = store
-        self._on_evicting_store = on_evicting_store
-        self._eviction: Eviction | None = getattr(store, "eviction", None) if on_evicting_store != "ignore" else None
-        """What is known of the server's eviction; None once there is nothing to be said of it."""
-        self._ask_of_eviction_after = float("-inf")
+        self._evictions = Evictions(store, on_evicting_store)
         self.patience = float(patience)
         self._last_failure = float("-inf")
         """When the store was last asked in vain."""
@@ -180,37 +175,21 @@ class Guard:
             with lone_fence(key, self.new_owner()) as fence:
                 return function(*args, **({name: fence} if name else {}))
         owner, floor = self.new_owner(), 0
+        known_by = key if on_done != "rerun" else owner
         for healing in range(HEALINGS + 1):
             claim = self.new_claim(key, owner, policy, floor=floor)
-            work = self._obtain(claim, policy, idempotency_key=key if on_done != "rerun" else owner)
+            work = Claiming(self, policy, claim, idempotency_key=known_by).obtain()
             if isinstance(work, Completed):
                 return self._stored(work)  # type: ignore[no-any-return]
-            with Kept(work):
-                try:
-                    with work as fence:
-                        value = function(*args, **({name: fence} if name else {}))
-                except BaseException as error:
-                    if isinstance(error, Exception) and not work.is_own_loss(error):
-                        work.fail_quietly(error)
-                        raise
-                    is_newest = work.release_quietly()  # it has not failed: the process, or this run, is told to end
-                    floor = work.floor_after(error)
-                    if not floor or not is_newest or healing == HEALINGS:
-                        raise
-                else:
-                    if not work.succeed(value):
-                        raise work.loss()
-                    return value
+            try:
+                return run_claimed(work, partial(function, *args, **({name: work.fence} if name else {})))
+            except StaleFenceError:
+                floor = work.next_floor
+                if not floor or healing == HEALINGS:
+                    raise
         raise AssertionError("the last round returns or raises")
 
     # -- the engine ------------------------------------------------------------------------------------------------
-
-    def obtain(self, key: str, policy: Policy) -> Work:
-        """A claim of an owner made for this once, as soon as *key* is free."""
-        work = self._obtain(self.new_claim(key, self.new_owner(), policy), policy)
-        if isinstance(work, Completed):  # such an owner cannot have ended before
-            raise OutcomeNotKeptError(key, work.owner, "the key was settled by hand while it was being claimed")
-        return work
 
     def new_owner(self) -> str:
         """A name that says where to look, for a holder that is no job of a queue."""
@@ -250,29 +229,22 @@ class Guard:
         policy: Policy,
         *,
         idempotency_key: str | None = None,
-        scheduled_for: datetime | None = None,
-        schedule: str = "",
         effect_key: str | None = None,
         tell: bool = True,
-        patience: float | None = None,
-        before_too_many: Callable[[], None] = lambda: None,
-        arguments: str = "",
-        after_outage: bool = False,
+        again: bool = False,
     ) -> Work | Held | Completed:
         """Ask for the key, to run the body now if it is granted.
 
-        Raises `TooManyStartsError`, after ending the job for good, if its workers died too often; what the queue must
-        know before that end is in the store is done by *before_too_many*. *effect_key* is what `fence.once` goes by,
-        where that is not the idempotency key; *arguments* are told to the listeners, as `Event.arguments`.
+        Raises `TooManyStartsError`, after ending the job for good, if its workers died too often. *effect_key* is what
+        `fence.once` goes by, where that is not the idempotency key.
         """
-        asked, answer = self.ask(claim, tell=tell, patience=patience, arguments=arguments, after_outage=after_outage)
+        asked, answer = self.ask(claim, tell=tell, again=again)
         if not isinstance(answer, Lease):
             return answer
-        work = Work(self, policy, answer, asked, idempotency_key or claim.owner, scheduled_for, effect_key, schedule)
+        work = Work(self, policy, answer, asked, idempotency_key or claim.owner, effect_key=effect_key)
         if answer.starts > policy.max_starts:
             error = TooManyStartsError(claim.key, claim.owner, answer.starts, policy.max_starts)
             self.tell("too_many_starts", answer, token=answer.token, detail=str(error))
-            before_too_many()
             work.fail(error)
             raise error
         return work
@@ -282,6 +254,7 @@ class Guard:
         claim: Claim,
         *,
         tell: bool = True,
+        again: bool = False,
         patience: float | None = None,
         arguments: str = "",
         after_outage: bool = False,
@@ -289,7 +262,8 @@ class Guard:
         """The store's answer, and the moment before the question that it answers left.
 
         A reply that was lost is not an answer: the same claim is asked again, and gets its own lease back.
-        *after_outage*: the store did not answer when it was last asked for this job, by whichever process.
+        *again*: the listeners know of the holder. *arguments* are told to them, as `Event.arguments`. *after_outage*:
+        the store did not answer when it was last asked for this job, by whichever process.
         """
         claim.where = whereabouts()
         grace = grace_of(claim)
@@ -307,20 +281,20 @@ class Guard:
             return since_boot(), self.store.claim(claim)
 
         patience = self.patience if patience is None else patience
-        if self._on_evicting_store == "refuse" and self._eviction is not None:
-            self._refuse_eviction(self._eviction, claim, patience)
+        if self._evictions.are_refused:
+            self._patiently(self._evictions.refuse, claim, patience)
         asked, answer = self._patiently(once, claim, patience)
         # Not between a grant and its body: that would cost the lease if the server fell silent just then.
         if not isinstance(answer, Lease) or answer.state == "queued":
-            self._warn_of_eviction(claim)
-        if tell:
+            self._evictions.warn(self.tell, claim)
+        if tell and not (again and isinstance(answer, Held)):
             self._tell_of_answer(claim, answer, arguments)
         return asked, answer
 
     def settle(self, claimant: Claimant, verb: Callable[[], bool], kind: Kind, *, patience: float = 0.0) -> bool:
         """Carry out the end of a claim, asking again as long as the store is silent; False if it was refused."""
         done = self._patiently(verb, claimant, max(self.patience, patience))
-        self._warn_of_eviction(claimant)
+        self._evictions.warn(self.tell, claimant)
         self.tell(kind if done else "refused", claimant, token=getattr(claimant, "token", 0))
         return done
 
@@ -374,54 +348,6 @@ class Guard:
                     self.tell("store_unavailable" if passing else "store_failed", claimant, detail=str(error))
                     raise
             time.sleep(pause)
-
-    def _refuse_eviction(self, eviction: Eviction, claim: Claim, patience: float) -> None:
-        ask: Callable[[], str] = self.store.eviction_policy  # type: ignore[attr-defined]
-        # One that did evict is asked again: somebody may have set it right.
-        policy = self._patiently(lambda: eviction.ask(ask) if eviction.policy else eviction.learn(ask), claim, patience)
-        if policy:
-            raise ConfigurationError(
-                f'{self.store!r} has maxmemory-policy {policy}: {PROBLEM}. on_evicting_store="refuse" lets no claim '
-                f"through; {WAY_OUT}"
-            )
-        self._eviction = None
-
-    def _warn_of_eviction(self, claimant: Claimant) -> None:
-        eviction = self._eviction
-        if eviction is None or since_boot() < self._ask_of_eviction_after:
-            return
-        # Once the store has answered: one that is away has cost the caller its time already.
-        try:
-            policy = eviction.learn(self.store.eviction_policy)  # type: ignore[attr-defined]
-        except StoreUnavailableError:
-            self._ask_of_eviction_after = since_boot() + ASK_OF_EVICTION_AGAIN
-            return
-        self._eviction = None
-        if policy and eviction.is_to_be_said():
-            detail = f"{self.store!r} has maxmemory-policy {policy}: {PROBLEM}; {WAY_OUT}"
-            self.tell("store_evicts", claimant, detail=detail)
-
-    def _obtain(self, claim: Claim, policy: Policy, *, idempotency_key: str | None = None) -> Work | Completed:
-        """Ask until the key is ours, or the work has ended; at most as long as the policy waits."""
-        started = since_boot()
-        tell = True
-        for pause in pauses():
-            answer = self.begin(claim, policy, idempotency_key=idempotency_key, tell=tell)
-            if not isinstance(answer, Held):
-                return answer
-            tell = False  # once is enough while it waits
-            waited = since_boot() - started
-            if waited >= policy.wait_up_to:
-                self._give_up_on(answer, claim, waited if policy.wait_up_to else 0.0)
-            time.sleep(min(pause, policy.wait_up_to - waited))
-        raise AssertionError("pauses never end")
-
-    def _give_up_on(self, held: Held, claim: Claim, waited: float) -> None:
-        facts = (held.key, held.owner, held.state, held.since, held.token)
-        if not waited:
-            raise DuplicateTaskError(*facts)
-        self.tell("wait_timeout", claim, holder=held.owner, state=held.state, since=held.since, token=held.token)
-        raise WaitTimeoutError(*facts, round(waited, 3))
 
     def _stored(self, done: Completed) -> Any:
         if done.outcome is None:

@@ -20,7 +20,7 @@ from taskguard.celery.delivery import ENDED, deliver, in_hand
 from taskguard.celery.first_success import expect_no_more
 from taskguard.celery.guarding import TaskGuard, checked, is_installed
 from taskguard.celery.headers import CALL, IDEMPOTENCY_KEY, envelope_in
-from taskguard.celery.map_items import Item, map_in_hand
+from taskguard.celery.map_items import map_in_hand, run_item
 from taskguard.celery.replay import claimant_of_call
 from taskguard.celery.result import handle
 from taskguard.celery.stacking import SharedProxy, is_guarded, refuse_guarded_body, remember
@@ -95,7 +95,7 @@ class GuardedTask(Task):  # type: ignore[misc]
         if mapped is not None:
             if is_off():
                 return self._call_unguarded(super().__call__, mapped.id, args, kwargs)
-            return Item(self, mapped)(args, kwargs)
+            return run_item(self, mapped, args, kwargs)
         refuse_guarded_body(_state.get_current_task())
         return super().__call__(*args, **kwargs)
 

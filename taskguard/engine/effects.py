@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from taskguard.engine.envelope import Envelope
+from taskguard.engine.under import Ended as Ended
 from taskguard.engine.value import Value
 from taskguard.protocol.store import Claim, Completed, Entry, Held, How
 
@@ -208,38 +209,3 @@ class RunUnguarded(Last):
     """The store does not answer, and the app would rather run the body than wait."""
 
     error: BaseException
-
-
-# -- how a body ended --------------------------------------------------------------------------------------------------
-
-
-class Ended(Value):
-    """How a body ended, as the queue's adapter read it."""
-
-    def __init__(self, kind: str, **more: Any) -> None:
-        super().__init__(kind=kind, **more)
-
-    kind: Literal[
-        "returned",
-        "failed",
-        "retry",  # its next message leaves once its lease has ended
-        "goes_back",  # the broker delivers the same message again
-        "ignored",
-        "rejected",
-        "released",  # it says nothing of the work, neither done nor failed
-        "lost",
-        "cancelled",  # a claim around it was lost: the run was to stop
-        "not_begun",  # the queue would rather begin it anew, with its whole time
-    ]
-    value: Any = None
-    outcome: bytes | None = None
-    """What is kept of the value."""
-    error: BaseException | None = None
-    delay: float = 0.0
-    """Seconds until the next message may be taken."""
-    seconds: float | None = None
-    """How long its queued entry waits for a worker, where that is not the queue's own default."""
-    floor: int = 0
-    """The token that a resource has seen, if it refused this run's."""
-    comes_again: bool = True
-    """Of a lost one: whether the queue leaves the job to this worker."""

@@ -7,11 +7,14 @@ from contextlib import ContextDecorator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from taskguard.engine.claiming import Claiming
+from taskguard.engine.under import Ended, settle
 from taskguard.engine.unguarded import LoneFence, lone_fence
-from taskguard.errors import ConfigurationError, LeaseLostError
+from taskguard.errors import ConfigurationError, LeaseLostError, OutcomeNotKeptError
 from taskguard.fence import Fence, fence_held_here
 from taskguard.keys.signatures import runs_later
 from taskguard.protocol.policy import Policy
+from taskguard.protocol.store import Completed
 from taskguard.runtime.blocks import Block, Presence
 from taskguard.runtime.clocks import since_boot
 from taskguard.runtime.switch import is_off
@@ -75,12 +78,17 @@ class Hold(Block, ContextDecorator):
             self._end(self._shared, kind, error, trace)
 
     def _claim(self, present: Presence) -> Fence:
-        work = self._guard.obtain(self._key, self._policy)
+        claim = self._guard.new_claim(self._key, self._guard.new_owner(), self._policy)
+        work = Claiming(self._guard, self._policy, claim).obtain()
+        if isinstance(work, Completed):  # an owner made for this once cannot have ended before
+            raise OutcomeNotKeptError(self._key, work.owner, "the key was settled by hand while it was being claimed")
         shared = self._shared = Shared(work)
         try:
             work.holding.join(present)
             work.fence.shared = weakref.ref(shared)
             self._fence = work.__enter__()
+            if work.holding.remaining <= 0:
+                self._fence.check()  # it slept since the grant, and may have been replaced
             return self._fence
         except BaseException as error:
             self._give_back(shared, error)
@@ -119,9 +127,8 @@ class Hold(Block, ContextDecorator):
     def _give_back(self, shared: Shared, error: BaseException | None) -> bool:
         try:
             floor = max(shared.floor, shared.work.floor_after(error))
-            is_newest = shared.work.release_quietly()
-            if is_newest:
-                self._guard.raise_tokens(self._key, floor, self._policy)
+            is_newest = settle(shared.work, Ended("released", error=error, floor=floor))
+            self._guard.raise_tokens(self._key, shared.work.next_floor, self._policy)
             return is_newest
         finally:
             shared.work.abandon()

@@ -1,27 +1,80 @@
-"""Run a body under its claims, and read how it ended."""
+"""Run a body under its claims, read how it ended, and tell the store: for `Guard`, every queue and the test kit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from taskguard.engine.effects import Ended
-from taskguard.errors import LeaseLostError
-
-if TYPE_CHECKING:
-    from taskguard.engine.work import Work
+from taskguard.engine.value import Value
+from taskguard.engine.work import Kept, Work, names_claim
+from taskguard.errors import LeaseLostError, StoreError
+from taskguard.fence import current_fences
 
 T = TypeVar("T")
 
 
+class Ended(Value):
+    """How a body ended, as `ended_by` or the queue's adapter reads it."""
+
+    def __init__(self, kind: str, **more: Any) -> None:
+        super().__init__(kind=kind, **more)
+
+    kind: Literal[
+        "returned",
+        "failed",
+        "retry",  # its next message leaves once its lease has ended
+        "goes_back",  # the broker delivers the same message again
+        "ignored",
+        "rejected",
+        "released",  # it says nothing of the work, neither done nor failed
+        "lost",
+        "cancelled",  # a claim around it was lost: the run was to stop
+        "not_begun",  # the queue would rather begin it anew, with its whole time
+    ]
+    value: Any = None
+    outcome: bytes | None = None
+    """What is kept of the value."""
+    error: BaseException | None = None
+    delay: float = 0.0
+    """Seconds until the next message may be taken."""
+    seconds: float | None = None
+    """How long its queued entry waits for a worker, where that is not the queue's own default."""
+    floor: int = 0
+    """The token that a resource has seen, if it refused this run's."""
+    comes_again: bool = True
+    """Of a lost one: whether the queue leaves the job to this worker."""
+
+
+def run_claimed(work: Work, body: Callable[[], T], *, matters: bool = True) -> T:
+    """Run *body* under one claim, and tell the store how it ended. The lease is renewed until the store has answered.
+
+    Raises `LeaseLostError` if the body returned and the store refuses that end; and if *matters*, `StoreError` if the
+    store cannot record it.
+    """
+    with Kept(work):
+        try:
+            value = run_under((work,), body)
+        except BaseException as error:
+            # If it says that a claim around this one was lost, the work within has not failed either.
+            is_cancelled = any(names_claim(error, fence.key, fence.token) for fence in current_fences())
+            settle(work, Ended("cancelled", error=error) if is_cancelled else ended_by((work,), error))
+            raise
+        if not settle(work, Ended("returned", value=value), matters=matters):
+            raise work.loss()
+        return value
+
+
 def run_under(works: Sequence[Work], body: Callable[[], T]) -> T:
     """Call *body* while all claims are kept alive; the last one's fence is the current one."""
-    if not works:
-        return body()
     with works[0] as fence:
-        if fence.remaining <= 0:
+        if works[0].holding.remaining <= 0:
             fence.check()  # it slept since the grant, and may have been replaced
-        return run_under(works[1:], body)
+        return run_under(works[1:], body) if len(works) > 1 else body()
+
+
+def ended_by(works: Sequence[Work], error: BaseException, *, failures: type[BaseException] = Exception) -> Ended:
+    """How the body ended that raised *error*. What is not one of *failures* tells the process to end, and is none."""
+    return loss_in(works, error) or Ended("failed" if isinstance(error, failures) else "released", error=error)
 
 
 def loss_in(works: Sequence[Work], error: BaseException) -> Ended | None:
@@ -33,8 +86,25 @@ def loss_in(works: Sequence[Work], error: BaseException) -> Ended | None:
     return None
 
 
-def ended_by(works: Sequence[Work], error: BaseException) -> Ended:
-    return loss_in(works, error) or Ended("failed", error=error)
+def settle(work: Work, ended: Ended, *, matters: bool = False) -> bool:
+    """Tell the store how the body of *work* ended; False if it refuses the end, as another run has begun.
+
+    If the store fails, the guard reports it, and the lease runs out by itself: the caller gets what came of the body,
+    unless *matters*.
+    """
+    try:
+        if ended.kind == "returned":
+            accepted = work.succeed(ended.value)
+        elif ended.kind == "failed" and ended.error is not None:
+            accepted = work.fail(ended.error)
+        else:
+            accepted = work.release()
+    except StoreError:
+        if matters:
+            raise
+        accepted = True
+    work.next_floor = ended.floor if accepted else 0
+    return accepted
 
 
 def raising(error: BaseException) -> Callable[[], Any]:

@@ -32,6 +32,18 @@ def effects_of(policy: Policy, owner: str, idempotency_key: str, effect_key: str
     return Effects(effect, effect if is_the_job_s else owner, policy.keep)
 
 
+def names_claim(error: BaseException, key: str, token: int) -> bool:
+    """Whether *error* says that this claim was lost, or is stale.
+
+    A mark that no token can exceed is nobody's loss: whoever comes next would be refused as well.
+    """
+    if not isinstance(error, (LeaseLostError, StaleFenceError)):
+        return False
+    if isinstance(error, StaleFenceError) and error.is_hopeless:
+        return False
+    return error.token == token and error.key == key
+
+
 class Work:
     """A granted claim: its body runs in a `with` block, its end is one of the methods below.
 
@@ -57,6 +69,8 @@ class Work:
         self._is_over = False
         self.patience = 0.0
         """How long a silent store is asked at the end, if that is longer than the guard's patience and the lease."""
+        self.next_floor = 0
+        """The token that the next claim must exceed: a resource refused this one's, and the key is free again."""
         self.holding = Holding(
             lease, seconds=policy.lease, asked=asked, on_lost=policy.on_lost, at_most=policy.hold_at_most
         )
@@ -119,15 +133,8 @@ class Work:
         return LeaseLostError(self.lease.key, self.lease.token, process=process)
 
     def is_own_loss(self, error: BaseException) -> bool:
-        """Whether *error* says that this very claim was lost, or is stale, and not another one within its body.
-
-        A mark that no token can exceed is nobody's loss: whoever comes next would be refused as well.
-        """
-        if not isinstance(error, (LeaseLostError, StaleFenceError)):
-            return False
-        if isinstance(error, StaleFenceError) and error.is_hopeless:
-            return False
-        return error.token == self.lease.token and error.key == self.lease.key
+        """Whether *error* says that this very claim was lost, or is stale, and not another one within its body."""
+        return names_claim(error, self.lease.key, self.lease.token)
 
     def floor_after(self, error: BaseException | None) -> int:
         """The token that the next claim has to exceed, if *error* says that a resource refused this very claim.
@@ -167,20 +174,6 @@ class Work:
         with suppress(StoreError):
             ending = Ending(keep_for=self._policy.keep, repeat_for=self._repeat_for)
             self._end(lambda: self._guard.store.release(self.lease, ending), "released")
-
-    def release_quietly(self) -> bool:
-        """Free the key; if the store fails, which is told, the lease runs out by itself."""
-        try:
-            return self.release()
-        except StoreError:
-            return True
-
-    def fail_quietly(self, error: BaseException) -> bool:
-        """The work failed, and that is what its caller must see, also if the store fails too, which is told."""
-        try:
-            return self.fail(error)
-        except StoreError:
-            return True
 
     def abandon(self) -> None:
         """Stop renewing, whatever became of the end. Again does nothing."""

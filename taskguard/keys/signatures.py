@@ -87,5 +87,5 @@ def _without_first(function: Callable[..., object], parameters: list[inspect.Par
 
 def runs_later(function: Callable[..., object]) -> bool:
     """Whether a call of *function* returns before its body has run."""
-    later = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    return any(is_later(function) for is_later in later)
+    is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    return is_generator or inspect.iscoroutinefunction(function)

@@ -86,7 +86,7 @@ def _run_unguarded(job: Job, guarded: JobGuard | None, body: Callable[[], Any], 
     with suppress(TypeError):  # arguments that do not fit: the body says so itself
         key = guarded.keys(args, kwargs)
     with lone_fence(key, job.id, noted(job).note.idempotency_key):
-        return _to_its_end(body)
+        return to_its_end(body)
 
 
 class RQDelivery(Port):
@@ -132,7 +132,7 @@ class RQDelivery(Port):
             self.claims = JobClaims(self.job, None)
         job, claims = self.job, self.claims
         job.note = self.envelope
-        self.body = partial(_to_its_end, self.body)
+        self.body = partial(to_its_end, self.body)
         facts = Facts(
             attempt=self.attempt,
             is_this_job=claims.is_this_job,
@@ -262,7 +262,7 @@ class RQDelivery(Port):
         return fx.Ended("returned", value=value, outcome=self.guards[-1].encoded(outcomes.encode, value, lease))
 
     def _read(self, works: Sequence[Work], error: BaseException) -> fx.Ended:
-        ended = ended_by(works, error)
+        ended = ended_by(works, error, failures=BaseException)
         if ended.kind == "lost":
             works[-1].patience = 0.0  # should the store be silent, the next delivery asks
             ended.comes_again = self._has_job()
@@ -362,7 +362,7 @@ class RQDelivery(Port):
         return super().run_without_store()
 
 
-def _to_its_end(body: Callable[[], Any]) -> Any:
+def to_its_end(body: Callable[[], Any]) -> Any:
     value = body()
     # As RQ does with a coroutine; but here, where the lease is renewed.
     if not inspect.iscoroutine(value):

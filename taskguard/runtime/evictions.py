@@ -11,13 +11,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
+from taskguard.runtime.clocks import since_boot
 
 if TYPE_CHECKING:
     from mmap import mmap
 
+    from taskguard.protocol.store import Claimant
+
 OnEvictingStore: TypeAlias = Literal["warn", "refuse", "ignore"]
 PROBLEM = "when memory is short, locks and records vanish, and work runs twice"
 WAY_OUT = "set maxmemory-policy noeviction, or give taskguard a server of its own"
+ASK_AGAIN = 60.0
+"""Seconds after which a server that did not say whether it evicts is asked again."""
 
 _logger = logging.getLogger("taskguard")
 
@@ -63,3 +68,43 @@ class Eviction:
         if self._said is not None:
             self._said[0] = 1
         return not said
+
+
+class Evictions:
+    """What a guard does about a store that may evict: it lets no claim through, or reports it once."""
+
+    def __init__(self, store: Any, chosen: OnEvictingStore) -> None:
+        self._store = store
+        self._eviction: Eviction | None = getattr(store, "eviction", None) if chosen != "ignore" else None
+        """None once there is nothing to be said of it."""
+        self._ask_after = float("-inf")
+        self.are_refused = chosen == "refuse" and self._eviction is not None
+
+    def refuse(self) -> None:
+        """Raise ConfigurationError if the store evicts; nothing more is asked of one that does not."""
+        eviction, ask = self._eviction, self._store.eviction_policy
+        if eviction is None:
+            return
+        # One that did evict is asked again: somebody may have set it right.
+        policy = eviction.ask(ask) if eviction.policy else eviction.learn(ask)
+        if policy:
+            raise ConfigurationError(
+                f'{self._store!r} has maxmemory-policy {policy}: {PROBLEM}. on_evicting_store="refuse" lets no claim '
+                f"through; {WAY_OUT}"
+            )
+        self._eviction, self.are_refused = None, False
+
+    def warn(self, tell: Callable[..., None], claimant: Claimant) -> None:
+        """Report that the store evicts. To be called when it has answered: one that is away has cost enough time."""
+        eviction = self._eviction
+        if eviction is None or since_boot() < self._ask_after:
+            return
+        try:
+            policy = eviction.learn(self._store.eviction_policy)
+        except StoreUnavailableError:
+            self._ask_after = since_boot() + ASK_AGAIN
+            return
+        self._eviction = None
+        if policy and eviction.is_to_be_said():
+            detail = f"{self._store!r} has maxmemory-policy {policy}: {PROBLEM}; {WAY_OUT}"
+            tell("store_evicts", claimant, detail=detail)

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from taskguard.engine.under import known_by, run_claimed
+from taskguard.engine.work import Work
 from taskguard.errors import ConfigurationError
 from taskguard.guard import Guard
-from taskguard.protocol.store import Completed, Held, Store
+from taskguard.protocol.entry_names import run_of
+from taskguard.protocol.store import Held, Store
 from taskguard.testing.swap import on_store
 
 
@@ -49,24 +52,16 @@ def _by_celery(task: Any, store: Store, job_id: str, args: Any, kwargs: Any) -> 
 
 def _by_rq(guarded: Any, store: Store, job_id: str, args: Any, kwargs: Any) -> None:
     # What RQ's worker does with a job, without RQ's server: claim, run, settle.
-    policy, key = guarded.policy, guarded.keys(args, kwargs)
-    guard = Guard(store)
-    by_key = job_id if policy.on_done == "rerun" else key
-    answer = guard.begin(guard.new_claim(key, job_id, policy), policy, idempotency_key=by_key)
-    if isinstance(answer, Completed):
-        return
+    from taskguard.rq.delivery import to_its_end
+
+    guard, policy, key = Guard(store), guarded.policy, guarded.keys(args, kwargs)
+    name, _ = known_by(key, job_id, is_reused=policy.on_done != "rerun")
+    claim = guard.new_claim(run_of(policy, key, job_id), job_id, policy)
+    answer = guard.begin(claim, policy, idempotency_key=name)
     if isinstance(answer, Held):
         raise AssertionError(f"{key} is still {answer.state}")
-    try:
-        try:
-            with answer:
-                value = guarded.call(args, kwargs)
-        except Exception as error:
-            answer.fail_quietly(error)
-            raise
-        answer.succeed(value)
-    finally:
-        answer.abandon()
+    if isinstance(answer, Work):
+        run_claimed(answer, lambda: to_its_end(lambda: guarded.call(args, kwargs)))
 
 
 def _file_of(function: Any) -> str:

@@ -10,7 +10,7 @@ import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 from rq.serializers import DefaultSerializer
 
-from taskguard import LeaseLostError, OutcomeNotKeptError, StoreUnavailableError, current_fence
+from taskguard import LeaseLostError, OutcomeNotKeptError, StoreUnavailableError, WaitTimeoutError, current_fence
 from taskguard.protocol.store import Ending
 from taskguard.rq.outcomes import QueueOutcomes
 
@@ -141,3 +141,34 @@ def test_an_outcome_of_the_other_queue_that_cannot_be_read_is_an_error_of_the_it
     answer = map_over(task, 1, task_id="reader")
     assert isinstance(answer.retval.exception, OutcomeNotKeptError) and "does not accept" in str(answer.retval)
     assert not task.app.ran
+
+
+def hold_for(task: Any, questions: int, monkeypatch: Any) -> list[Any]:
+    """Another run has the key until it was asked for so often; the kinds of all events from now on."""
+    guard, kinds, asked = task.taskguard.guarding.guard, [], []
+    twin = guard.ask(guard.new_claim(task.taskguard.key(1), "twin", task.taskguard.policy))[1]
+    claim = guard.store.claim
+
+    def counted(question: Any) -> Any:
+        asked.append(question)
+        if len(asked) == questions:
+            guard.store.forget(twin.key)
+        return claim(question)
+
+    monkeypatch.setattr(guard.store, "claim", counted)
+    guard.listeners.add(lambda event: kinds.append(event.kind))
+    return kinds
+
+
+def test_an_item_that_waits_is_reported_once_and_again_when_it_has_the_key(monkeypatch):
+    task = make_task(on_conflict="wait")
+    kinds = hold_for(task, 4, monkeypatch)
+    assert map_over(task, 1, task_id="patient").retval == [1]
+    assert kinds == ["duplicate", "claimed", "completed"]
+
+
+def test_an_item_that_has_waited_too_long_is_reported(monkeypatch):
+    task = make_task(on_conflict="wait", wait_up_to=0.1)
+    kinds = hold_for(task, 10_000, monkeypatch)
+    assert isinstance(map_over(task, 1, task_id="impatient").retval.exception, WaitTimeoutError)
+    assert kinds == ["duplicate", "wait_timeout"]

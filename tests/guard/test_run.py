@@ -100,6 +100,16 @@ def test_a_process_that_is_told_to_end_has_not_failed(guard: Guard, store: Memor
     assert guard.run("key", lambda: "done", keep_for=60, on_done="reuse") == "done"
 
 
+def test_a_run_that_stops_because_a_hold_around_it_was_lost_has_not_failed(guard: Guard, store: MemoryStore):
+    def outlast() -> None:
+        store.forget("around")
+        threading.Event().wait(30)
+
+    with pytest.raises(LeaseLostError, match="around"), guard.hold("around", lease=0.3):
+        guard.run("key", outlast, keep_for=60, on_done="reuse")
+    assert guard.run("key", lambda: "done", keep_for=60, on_done="reuse") == "done"
+
+
 class Unwritable(dict[str, int]):
     def items(self):  # as a lazy object does whose database is gone
         raise RuntimeError("cannot be read any more")
