@@ -4,6 +4,8 @@
 # make faults    the long runs with random faults
 # make bite      the safety tests against a naive lock: each must fail
 # make bench     what it costs, beside the peers
+# make coverage  which lines the tests reach, in every process that they start
+# make release-check  what stands in the way of a release
 
 PYTHON ?= python3
 VENV   := .venv
@@ -18,10 +20,10 @@ PY_OLD := $(call found,3.10)
 PY_NEW := $(call found,3.13)
 
 # More processes than cores: most tests wait for a lease or for another process. Those of one slow server stay together.
-# One that fails is run once more, and told as such: beside three others on two cores a time-out may be the machine's.
-PARALLEL := -n 4 --dist loadgroup --reruns 1 -raR
+# None is run a second time: a test that fails once shows a bug, in the product or in the test.
+PARALLEL := -n 4 --dist loadgroup
 
-.PHONY: test unit lint types tests oldest newest bite faults demo bench clean
+.PHONY: test unit lint types tests oldest newest bite faults demo bench coverage release-check clean
 
 test: lint types tests bite oldest newest
 
@@ -53,6 +55,7 @@ $(NEWEST)/.ready: pyproject.toml
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/zizmor --offline --quiet .github
 
 types: $(VENV)/.ready
 	$(BIN)/mypy
@@ -70,8 +73,9 @@ VERSIONS := tests/guard tests/unit tests/stores --deselect tests/stores/test_con
 oldest: $(OLDEST)/.ready
 	$(OLDEST)/bin/python -m pytest -q $(PARALLEL) $(VERSIONS) tests/celery/test_calls.py tests/celery/test_decorator.py \
 		tests/celery/test_eager.py tests/celery/test_events.py tests/celery/test_settings.py tests/celery/test_shown.py \
-		tests/celery/test_deliveries.py tests/rq/test_calls.py \
-		tests/rq/test_decorator.py tests/rq/test_events.py tests/rq/test_workers.py tests/rq/test_cron.py \
+		tests/celery/test_answering.py tests/celery/test_deferring.py tests/scenarios \
+		tests/rq/test_calls.py tests/rq/test_pipelines.py tests/rq/test_decorator.py tests/rq/test_events.py \
+		tests/rq/test_requeued.py tests/rq/test_workers.py tests/rq/test_cron.py \
 		tests/rq/test_pools.py tests/rq/test_django_rq.py \
 		tests/fencing/test_protect.py tests/fencing/test_once.py tests/fencing/test_updates.py \
 		tests/fencing/elsewhere/test_redis_resource.py tests/schedule/test_beat.py tests/schedule/test_worker.py
@@ -79,7 +83,7 @@ oldest: $(OLDEST)/.ready
 # The queues are those of the main environment, on another Python.
 newest: $(NEWEST)/.ready
 	$(NEWEST)/bin/python -m pytest -q $(PARALLEL) $(VERSIONS) tests/celery/test_calls.py tests/celery/test_decorator.py \
-		tests/rq/test_calls.py tests/rq/test_decorator.py tests/fencing/test_protect.py
+		tests/rq/test_calls.py tests/rq/test_decorator.py tests/scenarios/test_publish.py tests/fencing/test_protect.py
 
 bite: $(VENV)/.ready
 	$(BIN)/python -m pytest -q $(PARALLEL) --bite -m safety tests/safety tests/celery tests/schedule
@@ -97,6 +101,18 @@ bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/celery_tasks.py
 	$(BIN)/python benchmarks/rq_jobs.py
 	$(BIN)/python benchmarks/effects.py
+
+# Of one process after the other: measured lines cost time, and time-outs are the machine's then.
+COVERED ?= tests -m 'not faults and not long'
+coverage: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --group coverage
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -q -n 2 --dist loadgroup $(COVERED)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+release-check:
+	$(PYTHON) hatch_build.py
 
 clean:
 	rm -rf $(VENV) $(OLDEST) $(NEWEST) .pytest_cache .mypy_cache .ruff_cache dist

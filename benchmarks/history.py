@@ -23,8 +23,8 @@ from uuid import uuid4
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from taskguard import Guard, open_store
-from taskguard.policy import Policy
-from taskguard.work import Work
+from taskguard.engine.work import Work
+from taskguard.protocol.policy import Policy
 from tests.servers import PostgresServer, RedisServer
 
 POLICY = Policy(lease=30, keep_for=60)

@@ -25,7 +25,7 @@ import redis
 
 from taskguard import Guard, open_store
 from taskguard.guard import new_attempt
-from taskguard.store import Claim, Ending, Lease
+from taskguard.protocol.store import Claim, Ending, Lease
 from tests.servers import RedisServer
 
 Contender = Callable[[str], None]

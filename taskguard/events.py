@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import Literal, TypeAlias
 
 from taskguard.errors import ConfigurationError, LeaseLostError
-from taskguard.interrupt import came_by_signal
+from taskguard.runtime.interrupt import came_by_signal
 
 Kind: TypeAlias = Literal[
     "claimed",  # the key was free and is this owner's now

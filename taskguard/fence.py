@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from taskguard.fencing.effects import Once
-    from taskguard.heartbeat import Holding
-    from taskguard.store import Store
+    from taskguard.protocol.store import Store
+    from taskguard.runtime.heartbeat import Holding
 
 
 class Effects(NamedTuple):
@@ -160,7 +160,10 @@ def current_fence() -> Fence | None:
 def current_fences() -> tuple[Fence, ...]:
     fences = _fences.get()
     # A block whose end was torn away by a signal has left its own behind.
-    return tuple([fence for fence in fences if not fence._holding.is_deserted]) if fences else fences
+    for fence in fences:
+        if fence._holding.presences is not None and fence._holding.is_deserted:
+            return tuple([fence for fence in fences if not fence._holding.is_deserted])
+    return fences
 
 
 def make_current(fences: tuple[Fence, ...]) -> None:

@@ -13,9 +13,11 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any, Literal, TypeVar
 
-from taskguard.claiming import Claiming
-from taskguard.clocks import since_boot
+from taskguard.engine.claiming import Claiming
+from taskguard.engine.hold import Hold
 from taskguard.engine.under import run_claimed
+from taskguard.engine.unguarded import lone_fence
+from taskguard.engine.work import Work
 from taskguard.errors import (
     ConfigurationError,
     EarlierFailureError,
@@ -25,24 +27,23 @@ from taskguard.errors import (
     TooManyStartsError,
 )
 from taskguard.events import Event, Kind, Listener, Listeners, log
-from taskguard.evictions import Evictions, OnEvictingStore, check_on_evicting_store
 from taskguard.fence import fence_held_here
-from taskguard.heartbeat import Heartbeat, Holding
 from taskguard.history import Recorder, history_of
-from taskguard.hold import Hold
-from taskguard.interrupt import came_by_signal
-from taskguard.keys import differing
-from taskguard.lone_fence import lone_fence
-from taskguard.names import check_claim, check_entry, check_key
-from taskguard.outages import grace_of, holder_that_may_return
-from taskguard.outcomes import JsonOutcomes, Outcomes, value_of
-from taskguard.policy import REUSE, Policy
-from taskguard.signatures import fence_parameter, runs_later
-from taskguard.store import Claim, Claimant, Completed, Held, Lease, Store
+from taskguard.keys.maker import differing
+from taskguard.keys.signatures import fence_parameter, runs_later
+from taskguard.protocol.names import check_claim, check_entry, check_key
+from taskguard.protocol.outcomes import JsonOutcomes, Outcomes, value_of
+from taskguard.protocol.policy import REUSE, Policy
+from taskguard.protocol.store import Claim, Claimant, Completed, Held, Lease, Store
+from taskguard.runtime.backoff import pauses
+from taskguard.runtime.clocks import since_boot
+from taskguard.runtime.evictions import Evictions, OnEvictingStore, check_on_evicting_store
+from taskguard.runtime.heartbeat import Heartbeat, Holding
+from taskguard.runtime.interrupt import came_by_signal
+from taskguard.runtime.outages import grace_of, holder_that_may_return
+from taskguard.runtime.switch import is_off
+from taskguard.runtime.whereabouts import whereabouts
 from taskguard.stores import open_store
-from taskguard.switch import is_off
-from taskguard.waiting import pauses
-from taskguard.work import Work
 
 T = TypeVar("T")
 
@@ -265,6 +266,7 @@ class Guard:
         *again*: the listeners know of the holder. *arguments* are told to them, as `Event.arguments`. *after_outage*:
         the store did not answer when it was last asked for this job, by whichever process.
         """
+        claim.where = whereabouts()
         grace = grace_of(claim)
         looked = float("-inf")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import json
 import logging
-import os
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -19,14 +18,16 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from taskguard.alarm import Alarm
-from taskguard.clocks import since_boot
 from taskguard.errors import ConfigurationError, StoreError
 from taskguard.events import Event, Kind
-from taskguard.forks import Forked, watch_forks
-from taskguard.interrupt import came_by_signal
-from taskguard.living import Living
-from taskguard.store import Store
+from taskguard.protocol.store import Store
+from taskguard.runtime.alarm import Alarm
+from taskguard.runtime.clocks import since_boot
+from taskguard.runtime.forks import Forked, Living, watch_forks
+from taskguard.runtime.interrupt import came_by_signal
+from taskguard.runtime.whereabouts import whereabouts
+
+__all__ = ["Decision", "decisions"]
 
 Kept: TypeAlias = bool | Literal["arguments"]
 """Whether a history is kept; with the arguments of calls, if that is asked for."""
@@ -123,7 +124,6 @@ class Recorder(Forked):
     def after_fork(self) -> None:
         # What the parent has gathered is the parent's to tell.
         self._waiting: deque[tuple[float, Event]] = deque(maxlen=WAITING)
-        self._where = f"{os.uname().nodename}:{os.getpid()}"
         self._due: float | None = None
         self._holds_back = False
         self._failing = False
@@ -213,10 +213,8 @@ class Recorder(Forked):
             self._ring_by(since_boot() + ASK_AGAIN)
 
     def _lines(self, batch: Sequence[tuple[float, Event]]) -> list[Line]:
-        now = since_boot()
-        return [
-            Line(event.key, _text(event, self._where), event.kind not in ORDINARY, now - when) for when, event in batch
-        ]
+        now, where = since_boot(), whereabouts()
+        return [Line(event.key, _text(event, where), event.kind not in ORDINARY, now - when) for when, event in batch]
 
 
 def _text(event: Event, where: str) -> str:

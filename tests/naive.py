@@ -15,7 +15,7 @@ from typing import Any
 import redis
 
 from taskguard.errors import StoreUnavailableError
-from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease, Store
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease, Store
 from taskguard.stores import open_store
 
 

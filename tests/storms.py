@@ -27,10 +27,14 @@ from typing import Any
 from uuid import uuid4
 
 from taskguard.history import Line
-from taskguard.store import Claim, Ending, Held, Lease, Store
+from taskguard.protocol.store import Claim, Ending, Held, Lease, Store
 from taskguard.stores import open_store
 
 DONE = Ending(how="succeeded", keep_for=3000)
+ENOUGH = 20
+"""Rounds in which a signal has to come in time."""
+LONGER = 30.0
+"""The most seconds that a storm may take beyond its time until it has had them."""
 
 
 class StruckError(Exception):
@@ -64,9 +68,11 @@ class Storm:
         signal.signal(signal.SIGALRM, self._before[0])
         self._kept.clear()
 
-    def rounds(self, seconds: float) -> Iterator[int]:
+    def rounds(self, seconds: float, *, until: Callable[[], bool] = lambda: True) -> Iterator[int]:
+        """Rounds for so many *seconds*, and on a slow machine for longer, *until* enough has happened in them."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        while time.monotonic() < end or not until():
+            assert time.monotonic() < end + LONGER, f"{self.number} rounds, {self.struck} struck: not enough"
             self.number += 1
             yield self.number
 
@@ -78,10 +84,8 @@ class Storm:
         signal.setitimer(signal.ITIMER_REAL, first)
         try:
             self._under_fire(body)
-        except (StruckError, SystemError, UnboundLocalError) as error:
-            # Python 3.10 says of the second of two signals that it "returned a result with an exception set"; the
-            # `finally` of redis-py 5.0's Connection uses a variable that the interrupted `try` has not set.
-            if StruckError not in map(type, (error, error.__cause__, error.__context__)):
+        except Exception as error:
+            if not came_of(StruckError, error):
                 raise
             self._kept.append(error)
             self.struck += 1
@@ -114,6 +118,19 @@ def _raise() -> None:
     raise StruckError
 
 
+def came_of(raised: type[Exception], error: BaseException | None) -> bool:
+    """Whether *error* is what a signal handler raised, or what code that is not ours made of it."""
+    if isinstance(error, SystemError) and sys.version_info < (3, 11):
+        # `os.stat` of Python 3.10 multiplies the three times of a file, looks for signals each time, and goes on after
+        # a handler has raised. The handler of a second signal is then called with that exception set, and Python says
+        # that it, or what it called, "returned a result with an exception set".
+        return came_of(raised, error.__cause__)
+    if isinstance(error, UnboundLocalError):
+        # The `finally` of redis-py 5.0's Connection uses a variable that the interrupted `try` has not set.
+        return came_of(raised, error.__context__)
+    return isinstance(error, raised)
+
+
 # -- storms on the verbs of a store ------------------------------------------------------------------------------
 
 
@@ -133,7 +150,7 @@ def storm_on_verbs(store: Store, *, seconds: float, several: bool, seed: int = 1
     before = open_files()
     storm = Storm(several=several, seed=seed)
     with storm:
-        for _ in storm.rounds(seconds):
+        for _ in storm.rounds(seconds, until=lambda: storm.struck >= ENOUGH):
             number = chance.randrange(32)
             claim = ask(f"new {uuid4().hex}", "somebody")
             verbs: list[Callable[[], None]] = [
@@ -150,8 +167,6 @@ def storm_on_verbs(store: Store, *, seconds: float, several: bool, seed: int = 1
             _check_claim(store, claim, ends=True)  # also if an interrupted one was carried out
     gc.collect()
     after = open_files()
-    assert storm.number > 20, f"{storm.number} rounds only"
-    assert storm.struck > 5, f"{storm.struck} of {storm.number} rounds were struck"
     assert after - before <= 16, f"{before} files were open before, {after} are now"
     return storm
 
@@ -159,9 +174,9 @@ def storm_on_verbs(store: Store, *, seconds: float, several: bool, seed: int = 1
 def storm_of_handlers(store: Store, *, seconds: float, several: bool, seed: int = 1) -> Storm:
     """Signal handlers that use the store in the middle of verbs: both must work, and of two claims one is granted."""
     storm = Storm(several=several, seed=seed)
-    met = 0
+    met: list[str] = []
     with storm:
-        for number in storm.rounds(seconds):
+        for number in storm.rounds(seconds, until=lambda: len(met) >= ENOUGH):
             granted: list[Lease] = []
             asked: list[str] = []
             key = f"contended {number}"
@@ -186,8 +201,8 @@ def storm_of_handlers(store: Store, *, seconds: float, several: bool, seed: int 
             entry = store.get(key)
             assert entry is not None and entry.owner == granted[0].owner, (entry, granted)
             assert store.complete(granted[0], DONE)
-            met += len(asked) > 1
-    assert met > 5, f"{met} of {storm.number} rounds had two claims"
+            if len(asked) > 1:
+                met.append(key)
     return storm
 
 

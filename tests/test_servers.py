@@ -271,7 +271,7 @@ class TestProxy:
     def test_a_delay_counts_in_both_directions(self, proxy: Proxy, through: redis.Redis) -> None:
         proxy.delay(0.05)
 
-        assert 0.1 <= _fastest(through.ping, times=1) < 1
+        assert _fastest(through.ping, times=1) >= 0.1
 
     def test_a_black_hole_answers_nothing_until_it_heals(self, proxy: Proxy, through: redis.Redis) -> None:
         proxy.blackhole()

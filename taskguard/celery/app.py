@@ -9,7 +9,10 @@
 5. `app.close` also closes what the guard has opened.
 6. `app._warn_duplicate_task_name` is wrapped: Celery takes the first line outside its own code for the user's, and that
    would be one of ours.
-7. A receiver of `before_task_publish`, for guarded tasks only, takes two properties out of their messages: `shown.py`.
+7. `app.task` is wrapped: it refuses to make a plain task of a guarded one: see `stacking.py`.
+8. A receiver of `before_task_publish`, for guarded tasks only, takes two properties out of their messages:
+   `message_repr.py`.
+9. In a worker `app.steps["consumer"]` has one step more, which brings back the messages of dead workers: `rescue.py`.
 
 The wrappers are attributes of that one app; Celery's classes are not touched.
 """
@@ -22,15 +25,16 @@ from typing import Any
 
 from celery import Celery
 from celery.local import Proxy
+from celery.signals import worker_init
 
-from taskguard.celery.call import AS_IS, Call
-from taskguard.celery.delivery import running
+from taskguard.celery.delivery import in_hand
 from taskguard.celery.guarding import ATTRIBUTE, Guarding, is_installed
-from taskguard.celery.headers import IDEMPOTENCY_KEY, without_local
+from taskguard.celery.headers import AS_IS, IDEMPOTENCY_KEY, Call, without_local
 from taskguard.celery.publish import publish
 from taskguard.celery.result import handle, info
 from taskguard.celery.scheduled import watch_slots
-from taskguard.switch import is_off
+from taskguard.celery.stacking import refuse_guarded, refuse_guarded_body
+from taskguard.runtime.switch import is_off
 
 _LIBRARIES = ("celery", "taskguard")
 
@@ -77,7 +81,7 @@ def _install(app: Celery) -> None:
         call = Call(guarding.send, name, args, kwargs, options)
         if as_is:
             return call.publish()
-        delivery = running()
+        delivery = in_hand.get()
         if delivery is not None and delivery.id == options.get("task_id"):
             return delivery.hold_back(call)
         task = options.get("task_type") or _task_named(app, name)
@@ -97,7 +101,16 @@ def _install(app: Celery) -> None:
     app.send_task, app.close = send_task, close_with_guard
     _show_whose_name_is_taken(app)
     _guard_by_name(app, guarding)
+    _refuse_plain_tasks_of_guarded_ones(app)
     watch_slots()
+    worker_init.connect(_rescue_messages)
+
+
+def _rescue_messages(sender: Any = None, **_: Any) -> None:
+    if sender is not None and is_installed(sender.app):
+        from taskguard.celery.rescue_step import RescueStep  # the worker's own code
+
+        sender.app.steps["consumer"].add(RescueStep)
 
 
 def _publish_unguarded(call: Call) -> Any:
@@ -109,6 +122,25 @@ def _task_named(app: Celery, name: str) -> Any:
     """The task, if its code is here; else the worker asks."""
     tasks = app.tasks if app.finalized or app.autofinalize else app._tasks
     return tasks.get(name)
+
+
+def _refuse_plain_tasks_of_guarded_ones(app: Celery) -> None:
+    make = app.task
+
+    def task(*functions: Any, **options: Any) -> Any:
+        for function in functions:
+            refuse_guarded(function)
+        made = make(*functions, **options)
+        if functions:
+            return made
+
+        def decorate(function: Any) -> Any:
+            refuse_guarded(function)
+            return made(function)
+
+        return decorate
+
+    app.task = task
 
 
 def _guard_by_name(app: Celery, guarding: Guarding) -> None:
@@ -145,6 +177,7 @@ def _depth_of_user() -> int:
 def _guard(task: Any, guarding: Guarding) -> Any:
     from taskguard.celery.task import guard_by_options  # which needs `install`
 
+    refuse_guarded_body(task)
     options = guarding.options_for(task.name)
     if options is not None:
         guard_by_options(task, options)

@@ -23,7 +23,10 @@ from taskguard.celery.headers import with_envelope
 from taskguard.celery.timetable import PREFIX, Facts, entry_of, facts_of, without_ours
 from taskguard.engine.envelope import Envelope
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
-from taskguard.schedule import ScheduledEntry, Slot, Timekeeper
+from taskguard.schedule.entry import ScheduledEntry, Slot
+from taskguard.schedule.keeper import Timekeeper
+
+__all__ = ["GuardedDatabaseScheduler", "GuardedRedBeatScheduler", "GuardedScheduler", "guarded"]  # noqa: F822  two are made when asked for
 
 TRY_AGAIN = 1.0
 """Seconds after which a store or a broker that did not answer is asked again."""

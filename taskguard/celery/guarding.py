@@ -14,21 +14,23 @@ from celery import Celery
 from celery.signals import worker_process_shutdown
 
 from taskguard.celery.events import CeleryEvents
+from taskguard.celery.message_repr import keep_out_of_properties
 from taskguard.celery.outcomes import AppOutcomes
 from taskguard.celery.settings import Settings, check_spelling, checked_names, store_of, visibility_timeout
-from taskguard.celery.shown import keep_out_of_properties
-from taskguard.engine.guarded import GuardedFunction, supported
+from taskguard.engine.envelope import Envelope
+from taskguard.engine.guarded import GuardedFunction
+from taskguard.engine.layers import Layer, Terms, key_layer, queue_entry_of, slot_layer
+from taskguard.engine.store_identity import Identity
 from taskguard.errors import ConfigurationError
 from taskguard.guard import Guard
 from taskguard.history import flush_all
-from taskguard.identity import Identity
-from taskguard.keys import KeyMaker
-from taskguard.marks import Marks
-from taskguard.names import LONGEST
-from taskguard.policy import DEFAULT_KEEP, Policy
+from taskguard.keys.maker import KeyMaker
+from taskguard.keys.signatures import signature_of
+from taskguard.protocol.names import LONGEST
+from taskguard.protocol.policy import DEFAULT_KEEP, Policy
+from taskguard.protocol.store import Store
+from taskguard.runtime.confirmations import Marks
 from taskguard.schedule.note import Note
-from taskguard.signatures import signature_of
-from taskguard.store import Store
 
 _logger = logging.getLogger("taskguard")
 
@@ -146,6 +148,45 @@ class Guarding:
         zone: tzinfo = self.app.timezone
         return zone
 
+    @cached_property
+    def terms(self) -> Terms:
+        settings = self.settings
+        return Terms(
+            queued_for=settings.queued_for,
+            republish_after=settings.republish_after,
+            on_store_error=settings.on_store_error,
+            names_copies=True,
+            trust_copy_for=2 * self.longest_delay + 10,
+        )
+
+    @cached_property
+    def patience_at_the_end(self) -> float:
+        return self.settings.patience_at_the_end
+
+    def claims(
+        self, task: Any, guarded: TaskGuard | None, envelope: Envelope, task_id: str, slot: Note | None, retries: int
+    ) -> tuple[tuple[Layer, ...], str]:
+        """What a job claims, from the outside in; and the entry that holds its place in the queue."""
+        if slot is None:
+            assert guarded is not None
+            return (key_layer(guarded.policy, envelope, task_id),), queue_entry_of(guarded.policy, envelope)
+        # A run whose end may not be reported is not taken for dead: it would run again. And schedulers do not have the
+        # message of a retry.
+        kept = bool(task.acks_late) and self.patience_at_the_end > 0 and not retries
+        outer = slot_layer(slot, self._slot_policy(guarded, slot), task_id, kept=kept)
+        return (outer,) if guarded is None else (outer, key_layer(guarded.policy, envelope, task_id, slot)), ""
+
+    def _slot_policy(self, guarded: TaskGuard | None, slot: Note) -> Policy:
+        policy = guarded.policy if guarded is not None else Policy()
+        # Whose run is to be cancelled must learn of it; else the key of the function is what counts.
+        is_outer = guarded is not None and slot.overlap != "cancel_other"
+        return Policy.of(
+            lease=policy.lease,
+            max_starts=policy.max_starts,
+            keep_for=max(self.keep_of(slot), policy.lease),
+            on_lost="continue" if is_outer else policy.on_lost,
+        )
+
     def options_for(self, name: str) -> Mapping[str, Any] | None:
         """What `taskguard_tasks` says of the task, if anything; the first pattern that fits counts."""
         # Read anew: tasks are made while the app is being configured, and what it says later still counts.
@@ -168,12 +209,8 @@ class TaskGuard(GuardedFunction):
         self._task = task
         self._policy = policy
         self.name: str = task.name
-        self._keys = policy.keys_for(signature_of(function, bound=bound), task.name)
+        self.keys: KeyMaker = policy.keys_for(signature_of(function, bound=bound), task.name)
         keep_out_of_properties(task.name)
-
-    @property
-    def keys(self) -> KeyMaker:
-        return self._keys
 
     @cached_property
     def guarding(self) -> Guarding:
@@ -188,7 +225,11 @@ class TaskGuard(GuardedFunction):
         return self.guarding.settings.history == "arguments"
 
     @cached_property
-    def policy(self) -> Policy:
+    def has_readable_keys(self) -> bool:
+        return self.policy.readable_keys and self.guarding.settings.readable_keys
+
+    @cached_property
+    def policy(self) -> Policy:  # type: ignore[override]
         if self._policy.keep_for is None:
             return replace(self._policy, keep_for=max(self.guarding.keep_for, self._policy.lease))
         if self._policy.keep_for < visibility_timeout(self.guarding.app):
@@ -215,9 +256,9 @@ def is_installed(app: Celery) -> bool:
     return isinstance(getattr(app, ATTRIBUTE, None), Guarding)
 
 
-POLICY_OPTIONS = frozenset(field.name for field in fields(Policy))
+POLICY_OPTIONS = frozenset(field.name for field in fields(Policy) if field.init)
 
 
 def checked(options: Mapping[str, Any]) -> Policy:
-    """The policy with these options; ConfigurationError for those that are not supported yet."""
-    return supported(Policy.of(**options), "Celery")
+    """The policy with these options; ConfigurationError for what cannot work."""
+    return Policy.of(**options)

@@ -1,4 +1,4 @@
-"""The envelope in Celery's headers, and what else of ours a message has there.
+"""The envelope in Celery's headers, what else of ours a message has there, and a call on its way to the broker.
 
 Celery keeps custom headers through retries, so the envelope is the same for every delivery of a job. The attempt is not
 part of it: it belongs to one delivery, is made by the worker's parent process, and never leaves the worker.
@@ -6,10 +6,13 @@ part of it: it belongs to one delivery, is made by the worker's parent process, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone, tzinfo
+from math import ceil
+from typing import Any, NamedTuple
 
 from taskguard.engine.envelope import WIRE_NAMES, Envelope
+from taskguard.protocol.names import LONGEST
 
 PREFIX = "taskguard_"
 ATTEMPT = "taskguard_attempt"
@@ -21,8 +24,17 @@ SLOT = "taskguard_slot"
 CALL = "taskguard_call"
 SERIALIZER = "taskguard_serializer"
 """How the message in hand was written: it is deferred in the same way."""
-_ID = "taskguard_id"
-_LOCAL = (ATTEMPT, EVENTS, SERIALIZER)
+AS_IS = "taskguard_as_is"
+"""An option of a call that the guard itself makes: it is published and nobody is asked."""
+LATEST = LONGEST / 2
+"""Seconds: what is to begin even later, as some write "never", is kept no longer than this."""
+_AWAITED = ("link", "link_error", "chain", "chord")
+"""What goes on when a call has ended."""
+_ITS_OWN = (*_AWAITED, "group_id", "group_index", "root_id", "parent_id", "eta", "countdown", "expires")
+ID = "taskguard_id"
+RESCUED = "taskguard_rescued"
+"""How often this very message was given back after its worker went silent: see `orphans.py`."""
+_LOCAL = (ATTEMPT, EVENTS, SERIALIZER, RESCUED)
 _NAMES = [(name, PREFIX + WIRE_NAMES.get(name, name)) for name in Envelope._fields]
 _NONE = Envelope()
 
@@ -31,8 +43,8 @@ def envelope_in(headers: Mapping[str, Any] | None, task_id: str | None) -> Envel
     """That of the job *task_id*; of a call that has none yet, at most the caller's own idempotency key."""
     if not headers or not isinstance(headers, Mapping):  # a caller may send one that is called "headers"
         return _NONE
-    if not task_id or headers.get(_ID) != task_id:
-        return Envelope(idempotency_key="" if headers.get(_ID) else headers.get(IDEMPOTENCY_KEY) or "")
+    if not task_id or headers.get(ID) != task_id:
+        return Envelope(idempotency_key="" if headers.get(ID) else headers.get(IDEMPOTENCY_KEY) or "")
     return Envelope(**{name: headers[header] for name, header in _NAMES if headers.get(header)})
 
 
@@ -47,3 +59,64 @@ def with_envelope(headers: Mapping[str, Any] | None, envelope: Envelope) -> dict
 def without_local(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Without what belongs to one delivery."""
     return {name: value for name, value in headers.items() if name not in _LOCAL}
+
+
+# -- a call ------------------------------------------------------------------------------------------------------
+
+
+class Call(NamedTuple):
+    send: Callable[..., Any]
+    """The app's own `send_task`."""
+    name: str
+    args: Any
+    kwargs: Any
+    options: dict[str, Any]
+
+    @property
+    def envelope(self) -> Envelope:
+        return envelope_in(self.options.get("headers"), self.options.get("task_id"))
+
+    def with_(self, envelope: Envelope) -> Call:
+        return self._replace(options={**self.options, "headers": with_envelope(self.options.get("headers"), envelope)})
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether something goes on when it has ended."""
+        options = self.options
+        return bool(options.get("link") or options.get("link_error") or options.get("chain") or options.get("chord"))
+
+    def publish(self) -> Any:
+        return self.send(self.name, self.args, self.kwargs, **self.options)
+
+    def publish_as(self, task_id: str, envelope: Envelope) -> Any:
+        headers = with_envelope(self.options.get("headers"), envelope)
+        options = {**self.options, "task_id": task_id, "headers": headers}
+        return self.send(self.name, self.args, self.kwargs, **options)
+
+    def publish_for(self, task_id: str, envelope: Envelope, delay: float) -> None:
+        """The same work under the holder's id. Who waits for this call does not wait for that one."""
+        others = {name: value for name, value in self.options.items() if name not in _ITS_OWN}
+        if delay > 0:
+            others["countdown"] = ceil(delay)  # whole seconds: where RabbitMQ itself delays, less than one is refused
+        self._replace(options=others).publish_as(task_id, envelope)
+
+    def delay(self, zone: tzinfo) -> float:
+        """Seconds until it may start. A moment without a time zone is in the app's *zone*."""
+        if self.options.get("eta"):
+            return min(LATEST, max(0.0, _seconds_until(self.options["eta"], zone)))
+        return min(LATEST, max(0.0, float(self.options.get("countdown") or 0)))
+
+    def waits_for(self, seconds: float, zone: tzinfo) -> float:
+        """How long its queued entry waits for a worker: *seconds*, but not past the end of the message."""
+        expires = self.options.get("expires")
+        return seconds if not expires else min(seconds, max(1.0, _seconds_until(expires, zone)))
+
+
+def _seconds_until(moment: Any, zone: tzinfo) -> float:
+    if isinstance(moment, (int, float)):
+        return float(moment)
+    if isinstance(moment, str):
+        moment = datetime.fromisoformat(moment.replace("Z", "+00:00"))
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=zone)
+    return float((moment - datetime.now(timezone.utc)).total_seconds())

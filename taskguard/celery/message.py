@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 import random
 import time
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from celery import Celery
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Reject
 from kombu.exceptions import OperationalError
 
-from taskguard.celery.call import AS_IS
-from taskguard.celery.headers import SERIALIZER, envelope_in, with_envelope
-from taskguard.celery.shown import TEXTS, keep_out_of_properties
+from taskguard.celery.headers import AS_IS, SERIALIZER, with_envelope
+from taskguard.celery.message_repr import TEXTS, keep_out_of_properties
 from taskguard.engine.envelope import Envelope
 
 FIRST_DELAY = 0.25
@@ -31,22 +30,20 @@ def _shortest_delay(app: Celery) -> float:
     return 1.0 if has_quorum and any(queue.exchange.type != "direct" for queue in queues) else 0.0
 
 
-class Message:
-    def __init__(self, task: Any, request: Any) -> None:
-        self._task = task
-        self.request = request
-        self.id = str(self.request.id)
-        self.envelope = envelope_in(self.request.headers, self.id)
+class Message(NamedTuple):
+    task: Any
+    request: Any
+    id: str
 
     @property
     def ignores_result(self) -> bool:
-        return self.says_ignore or isinstance(self._task.backend, DisabledBackend)
+        return self.says_ignore or isinstance(self.task.backend, DisabledBackend)
 
     @property
     def says_ignore(self) -> bool:
         # The class of a request says False: only what the call itself said counts.
         said = vars(self.request).get("ignore_result")
-        return bool(self._task.ignore_result if said is None else said)
+        return bool(self.task.ignore_result if said is None else said)
 
     @property
     def is_linked(self) -> bool:
@@ -61,12 +58,12 @@ class Message:
 
     def publish_again(self, envelope: Envelope, *, longest: float, within: float = float("inf")) -> None:
         """With a delay that grows from round to round up to *longest*, and is over when there may be news: *within*."""
-        self.envelope = envelope = envelope._replace(id=self.id)
+        envelope = envelope._replace(id=self.id)
         delay = min(longest, within + FIRST_DELAY, FIRST_DELAY * 2 ** min(envelope.rounds - 1, 10))
         delay *= random.uniform(0.6, 1.0)
         # A job that has ended cannot expire any more, but whoever waits for it can still be answered.
         more = {"expires": None} if envelope.unanswered else {}
-        self._publish(envelope, countdown=max(delay, _shortest_delay(self._task.app)), **more)
+        self._publish(envelope, countdown=max(delay, _shortest_delay(self.task.app)), **more)
 
     def publish_for(self, owner: str, envelope: Envelope) -> None:
         """The same work under another job's id."""
@@ -80,7 +77,7 @@ class Message:
         serializer = getattr(request, SERIALIZER, None)
         if serializer:
             options["serializer"] = serializer
-        signature = self._task.signature_from_request(request, **options)
+        signature = self.task.signature_from_request(request, **options)
         signature.options["headers"] = with_envelope(signature.options.get("headers"), envelope)
         signature.options[AS_IS] = True
         try:
@@ -92,13 +89,13 @@ class Message:
         """What the message shows of its arguments: its caller may have hidden some."""
         shown = {name: text for name in TEXTS if (text := vars(self.request).get(name)) is not None}
         if shown:
-            keep_out_of_properties(self._task.name)
+            keep_out_of_properties(self.task.name)
         return shown
 
     def give_back(self, error: Exception) -> NoReturn:
         """The broker does not take another message now: it keeps the one it has."""
-        _logger.error("%s[%s] cannot be published again: %s", self._task.name, self.id, error)
-        if not self._task.acks_late:
+        _logger.error("%s[%s] cannot be published again: %s", self.task.name, self.id, error)
+        if not self.task.acks_late:
             raise error  # it has none any more: the job fails, visibly
         time.sleep(PAUSE_WITHOUT_BROKER)
         raise Reject(error, requeue=True) from error

@@ -10,8 +10,8 @@ from celery import Celery
 from kombu.exceptions import ContentDisallowed, DecodeError, EncodeError
 from kombu.serialization import dumps, loads
 
-from taskguard.outcomes import NotKept, small_enough
-from taskguard.store import Claimant
+from taskguard.protocol.outcomes import NotKept, small_enough
+from taskguard.protocol.store import Claimant
 
 if TYPE_CHECKING:
     from taskguard.celery.delivery import CeleryDelivery
@@ -80,8 +80,8 @@ def outcome_of(it: CeleryDelivery, value: Any) -> bytes | None:
         is_celerys = isinstance(why, CannotBeWritten) and why.__cause__ is not None
         if is_celerys and not (it.message.ignores_result or it.request.is_eager or has_its_own):
             raise why.__cause__ from None  # type: ignore[misc]
-        it.guard.tell("not_kept", Claimant(it.message.envelope.key, it.id, it.attempt), detail=str(why))
+        it.guard.tell("not_kept", Claimant(it.envelope.key, it.id, it.attempt), detail=str(why))
         return None
-    is_rerun = it.guarded is not None and it.guarded.policy.on_done == "rerun"
-    is_unwanted = it.message.says_ignore and not it.message.is_linked and is_rerun
-    return None if is_unwanted and len(outcome) > KEPT_OF_THE_IGNORED else outcome
+    if len(outcome) <= KEPT_OF_THE_IGNORED or it.guarded is None or it.guarded.policy.on_done != "rerun":
+        return outcome
+    return None if it.message.says_ignore and not it.message.is_linked else outcome

@@ -9,20 +9,20 @@ from typing import Any
 
 from celery.utils import uuid
 
-from taskguard.celery.call import Call
-from taskguard.celery.delivery import running
+from taskguard.celery.delivery import in_hand
 from taskguard.celery.guarding import Guarding, TaskGuard
-from taskguard.celery.items import is_no_task
+from taskguard.celery.headers import Call
+from taskguard.celery.map_items import is_no_task
+from taskguard.celery.message_repr import with_texts
 from taskguard.celery.result import StoredResult, handle, info
-from taskguard.celery.shown import with_texts
 from taskguard.engine import effects as fx
 from taskguard.engine import publisher
 from taskguard.engine.envelope import Envelope
 from taskguard.errors import KeyArgumentError, StoreError
 from taskguard.guard import new_attempt
-from taskguard.interrupt import came_by_signal
-from taskguard.names import check_claim, check_job_id
-from taskguard.store import Completed, Ending, Held, Lease
+from taskguard.protocol.names import check_claim, check_job_id
+from taskguard.protocol.store import Completed, Ending, Held, Lease
+from taskguard.runtime.interrupt import came_by_signal
 
 PATIENCE = 1.0
 """How long a call waits for a store that does not answer; then its message is published unclaimed."""
@@ -55,14 +55,11 @@ class _OneCall:
         given = call.options.get("task_id")
         self._is_named = given is not None
         self.task_id: str = given if given is not None else uuid()
+        self.nobody_listens = bool(call.options.get("parent_id")) and in_hand.get() is None
+        """It is a callback of a job that has ended: an error would make a failure of that job."""
         self.has_claimed = False
         self._interrupted: BaseException | None = None
         """What was raised while the message was being prepared."""
-
-    @property
-    def nobody_listens(self) -> bool:
-        """Whether it is a callback of a job that has ended: an error would make a failure of that job."""
-        return bool(self._call.options.get("parent_id")) and running() is None
 
     def identify(self) -> bool:
         """False for a call that the body is to refuse, or the worker."""
@@ -84,20 +81,21 @@ class _OneCall:
         envelope = (
             found if found.key else Envelope(id=self.task_id, idempotency_key=found.idempotency_key, slot=found.slot)
         )
-        settings = guarding.settings
-        self._delay = call.delay(zone)
+        settings, is_private = guarding.settings, guarding.results_are_private
+        self._delay, is_linked = call.delay(zone), call.is_linked
+        waits_for = call.waits_for(settings.queued_for + self._delay, zone)
         self.machine = publisher.Call(
-            self._task.policy,
-            self._task.identified(envelope, call.args or (), call.kwargs or {}),
-            self.task_id,
-            new_attempt,
-            call.waits_for(settings.queued_for + self._delay, zone),
-            settings.republish_after,
-            needs_own_handle=self._is_named or call.is_linked or guarding.results_are_private,
+            policy=self._task.policy,
+            envelope=self._task.identified(envelope, call.args or (), call.kwargs or {}),
+            owner=self.task_id,
+            new_attempt=new_attempt,
+            waits_for=waits_for,
+            copy_for=settings.republish_after,
+            needs_own_handle=self._is_named or is_linked or is_private,
             may_raise=not self._is_named,
             nobody_listens=self.nobody_listens,
-            may_be_further=self._is_named and call.is_linked,
-            hears_by_message=call.is_linked or bool(call.options.get("group_id")) or guarding.results_are_private,
+            may_be_further=self._is_named and is_linked,
+            hears_by_message=is_linked or is_private or bool(call.options.get("group_id")),
             meanwhile=lambda: self._prepare(),  # a method would be copied with all of the app, by who copies a claim
         )
 
@@ -140,7 +138,8 @@ class _OneCall:
     # -- asking ----------------------------------------------------------------------------------------------------
 
     def _ask(self, effect: fx.Ask) -> Lease | Held | Completed:
-        arguments = self._task.arguments(self._call.args or (), self._call.kwargs or {})
+        task, call = self._task, self._call
+        arguments = task.arguments(call.args or (), call.kwargs or {}) if task.shows_arguments else ""
         try:
             answer = self._guarding.calls.ask(check_claim(effect.claim), patience=PATIENCE, arguments=arguments)[1]
         except StoreError:

@@ -12,9 +12,9 @@ from celery.exceptions import Ignore, TaskRevokedError
 from taskguard.celery.result import failure_of
 from taskguard.engine.envelope import Envelope
 from taskguard.errors import DuplicateTaskError, OutcomeNotKeptError, StoreError
-from taskguard.outcomes import NotKept
-from taskguard.places import job_of
-from taskguard.store import Claimant, Completed, Held
+from taskguard.protocol.entry_names import job_of
+from taskguard.protocol.outcomes import NotKept
+from taskguard.protocol.store import Claimant, Completed, Held
 
 if TYPE_CHECKING:
     from taskguard.celery.delivery import CeleryDelivery
@@ -30,8 +30,8 @@ _logger = logging.getLogger("taskguard")
 def replay(it: CeleryDelivery, done: Completed) -> Any:
     """Answer with how the work ended, as Celery would have; drop a leftover copy of what was answered."""
     own = done.owner == it.id
-    is_further_call = own and bool(it.message.envelope.call)
-    is_refusal = own and done.how == "skipped" and it.is_refused_at_once
+    is_further_call = own and bool(it.envelope.call)
+    is_refusal = own and done.how == "skipped" and it.delivery.layers[-1].conflict == "raise"
     if not is_refusal and done.how not in ("succeeded", "failed"):
         _end_without_outcome(it, done, is_further_call)
     if own and not is_further_call and _was_answered(it, done):
@@ -56,16 +56,16 @@ def claimant_of_call(envelope: Envelope, attempt: str) -> Claimant:
 def _claim_call(it: CeleryDelivery) -> None:
     """Whoever is granted it answers what is linked to this call; a leftover copy of its message is not."""
     assert it.guarded is not None
-    envelope = it.message.envelope
+    envelope = it.envelope
     name = claimant_of_call(envelope, "").key
     try:
         found = it.guard.ask(it.guard.new_claim(name, it.id, it.guarded.policy, attempt=it.attempt), tell=False)[1]
     except StoreError as error:
-        it.defer(envelope, f"cannot learn whether this call was answered: {error}")
+        it.defer_as(envelope, f"cannot learn whether this call was answered: {error}")
     if isinstance(found, Completed):
         raise Ignore(f"{it.name}: this call of it was answered before")
     if isinstance(found, Held):
-        it.defer(envelope, "is being answered by another delivery", found.remaining)
+        it.defer_as(envelope, "is being answered by another delivery", found.remaining)
     _logger.info("%s ended before: what is linked to this call gets its outcome", it.name)
 
 
@@ -85,10 +85,10 @@ def _let_it_be_answered(it: CeleryDelivery) -> None:
 
     If there is no mark after a while, the process that had the job died in between.
     """
-    envelope = it.message.envelope
+    envelope = it.envelope
     if not envelope.unanswered and not it.request.is_eager:
         envelope = envelope._replace(unanswered=True, rounds=ROUNDS_TO_ANSWER + 1)
-        it.defer(envelope, "has ended, and may just be being answered")
+        it.defer_as(envelope, "has ended, and may just be being answered")
 
 
 def _is_about_to_go(it: CeleryDelivery, done: Completed) -> bool:

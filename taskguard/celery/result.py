@@ -8,11 +8,11 @@ from typing import Any
 from celery import Celery
 from celery.result import AsyncResult
 
-from taskguard.calls import CallInfo
 from taskguard.celery.outcomes import AppOutcomes
+from taskguard.engine.call_info import CallInfo
 from taskguard.errors import EarlierFailureError, OutcomeNotKeptError
-from taskguard.outcomes import NotKept
-from taskguard.store import Completed, Held, Lease
+from taskguard.protocol.outcomes import NotKept
+from taskguard.protocol.store import Completed, Held, Lease
 
 
 def info(key: str, task_id: str, answer: Lease | Held | Completed | None) -> CallInfo:

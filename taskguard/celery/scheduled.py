@@ -17,11 +17,11 @@ from celery.utils.imports import symbol_by_name
 from taskguard.celery.delivery import deliver
 from taskguard.celery.guarding import is_installed
 from taskguard.celery.headers import SLOT, envelope_in
+from taskguard.runtime.switch import is_off
 from taskguard.schedule.note import Note
-from taskguard.switch import is_off
 
 
-def note_of(request: Any) -> Note | None:
+def _note_of(request: Any) -> Note | None:
     """The slot that a delivery is for."""
     if request.called_directly or request.id is None or request.is_eager or is_off():
         return None
@@ -42,10 +42,8 @@ class SlotAware(Task):  # type: ignore[misc]
         return in_front_of(symbol_by_name(super().Request))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        note = note_of(self.request)
-        if note is None:
-            return super().__call__(*args, **kwargs)
-        return deliver(self, super().__call__, note, args, kwargs)
+        body = super().__call__
+        return body(*args, **kwargs) if _note_of(self.request) is None else deliver(self, body, args, kwargs)
 
 
 def watch_slots() -> None:

@@ -13,12 +13,13 @@ from celery import Celery
 
 from taskguard.errors import ConfigurationError
 from taskguard.events import Listener
-from taskguard.evictions import OnEvictingStore, check_on_evicting_store
 from taskguard.history import Kept, check_kept
-from taskguard.names import check_namespace
+from taskguard.protocol.names import check_namespace
+from taskguard.protocol.policy import Policy
+from taskguard.protocol.store import Store
+from taskguard.runtime.evictions import OnEvictingStore, check_on_evicting_store
 from taskguard.schedule.entry import CatchUp, Timing
 from taskguard.schedule.note import Overlap
-from taskguard.store import Store
 
 VISIBILITY_TIMEOUT = 3600.0
 """What kombu's Redis transport has by default."""
@@ -36,6 +37,8 @@ class Settings:
     """How long a queued entry waits for its worker, on top of countdown or eta."""
     republish_after: float = 300.0
     """After so long in the queue a message counts as lost, and the next duplicate call publishes it again."""
+    redeliver_orphans: bool = True
+    """Whether workers give the guarded messages of a worker that died back to their queue, on a Redis broker."""
     on_store_error: Literal["retry", "fail", "run_unguarded"] = "retry"
     on_evicting_store: OnEvictingStore = "warn"
     """What to do where the store's server removes entries when its memory is short."""
@@ -55,6 +58,9 @@ class Settings:
     "arguments": with the values of each call.
     """
 
+    readable_keys: bool = True
+    """Whether what a key is made of is written beside it, for people; not where it is a secret."""
+
     def __post_init__(self) -> None:
         if self.on_store_error not in ("retry", "fail", "run_unguarded"):
             raise ConfigurationError(
@@ -62,10 +68,16 @@ class Settings:
             )
         check_on_evicting_store("taskguard_on_evicting_store", self.on_evicting_store)
         check_kept("taskguard_history", self.history)
+        if not isinstance(self.readable_keys, bool):
+            raise ConfigurationError(f"taskguard_readable_keys must be True or False, not {self.readable_keys!r}")
         for name in ("queued_for", "republish_after"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 10 * 365 * 86400:
                 raise ConfigurationError(f"taskguard_{name}={value!r} is no duration; write a number of seconds")
+        if not isinstance(self.redeliver_orphans, bool):
+            raise ConfigurationError(
+                f"taskguard_redeliver_orphans must be True or False, not {self.redeliver_orphans!r}"
+            )
         check_namespace(self.namespace, "taskguard_namespace")
         if not _are_functions(self.listeners):
             raise ConfigurationError(
@@ -102,13 +114,27 @@ class Settings:
 
 
 def check_spelling(app: Celery) -> None:
-    """ConfigurationError for a name in the app's configuration that is nearly one of ours: Celery takes any name."""
+    """ConfigurationError for a name in the app's configuration that is not a setting of ours: Celery takes any name."""
     known = [field.name for field in fields(Settings)]
     for setting in app.conf:
-        _, ours, name = str(setting).lower().partition("taskguard_")
-        near = difflib.get_close_matches(name, known, 1, cutoff=0.75) if ours and name not in known else []
+        before, ours, name = str(setting).lower().partition("taskguard_")
+        if not ours or name in known:
+            continue
+        near = difflib.get_close_matches(name, known, 1, cutoff=0.75)
         if near:
             raise ConfigurationError(f"there is no setting {setting} (did you mean taskguard_{near[0]}?)")
+        if name in _OF_TASKS:
+            raise ConfigurationError(
+                f"there is no setting {setting}; {name} is an option of a task: write @singleton_task(app, {name}=…), "
+                f'or taskguard_tasks={{"*": {{"{name}": …}}}}'
+            )
+        if not before:
+            raise ConfigurationError(
+                f"there is no setting {setting}; write one of: " + ", ".join(f"taskguard_{name}" for name in known)
+            )
+
+
+_OF_TASKS = frozenset(field.name for field in fields(Policy) if field.init)
 
 
 def checked_names(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,20 +17,19 @@ from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.worker import state
 from kombu.serialization import registry
 
+from taskguard.celery import inprocess
 from taskguard.celery.guarding import Guarding, TaskGuard, guarding_of, is_installed
 from taskguard.celery.headers import ATTEMPT, EVENTS, SERIALIZER, SLOT, envelope_in
-from taskguard.celery.inprocess import remember, runs_here
-from taskguard.celery.job import layers_of, place_of_job, terms_of
-from taskguard.celery.later import later
+from taskguard.celery.parent_timer import later
 from taskguard.celery.replay import claimant_of_call
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.parent import Gone
 from taskguard.errors import StoreError
 from taskguard.guard import new_attempt
+from taskguard.protocol.store import Ending, How
+from taskguard.runtime.backoff import pauses
+from taskguard.runtime.switch import is_off
 from taskguard.schedule.note import Note
-from taskguard.store import Ending, How
-from taskguard.switch import is_off
-from taskguard.waiting import pauses
 
 LEAVE_ALONE = 5.0
 """Seconds for which a store that did not answer is not asked by the parent."""
@@ -52,7 +51,7 @@ class Settlement:
         facts[ATTEMPT] = self.attempt
         facts[SERIALIZER] = registry.type_to_name.get(request._content_type)
         facts[EVENTS] = bool(request._eventer and request._eventer.enabled and request.task.send_events)
-        remember(self.attempt, self)
+        inprocess.settlements[self.attempt] = self
 
     # -- what there is to settle -----------------------------------------------------------------------------------
 
@@ -76,9 +75,8 @@ class Settlement:
         if guarded is not None:
             envelope = guarded.identified(envelope, request._args, request._kwargs)
         slot = Note.of(envelope.slot)
-        layers = layers_of(task, self.guarding, guarded, envelope, self.id, slot, retries=0)
-        place = place_of_job(guarded, envelope, slot)
-        return Gone(layers, place if place != layers[-1].entry else "", self.attempt)
+        layers, place = self.guarding.claims(task, guarded, envelope, self.id, slot, retries=0)
+        return Gone(layers=layers, queue_entry=place if place != layers[-1].entry else "", attempt=self.attempt)
 
     def _end(self, how: How, error: BaseException | None, anyway: bool) -> bool:
         # A failure that the parent settles is one that Celery's parent answers.
@@ -95,7 +93,7 @@ class Settlement:
         return done
 
     def _put_into_queue(self, keep_starts: bool) -> bool:
-        gone, terms = self._gone, terms_of(self.guarding)
+        gone, terms = self._gone, self.guarding.terms
         guards = [self.guarding.calls] * len(gone.layers)
         return gone.requeue(guards, terms, keep_starts=keep_starts, detail="settled by the parent")
 
@@ -141,7 +139,7 @@ class Settlement:
             settle()
 
     def _when_gone(self, settle: Callable[[], Any]) -> None:
-        if runs_here(self.attempt):
+        if self.attempt in inprocess.bodies:
             self._after_body = settle
             return
         if state.should_terminate:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import logging
@@ -12,30 +11,36 @@ from typing import Any, overload
 
 from celery import Celery, _state
 from celery.app.task import Task
+from celery.exceptions import NotRegistered
 from celery.local import PromiseProxy, Proxy
 from celery.utils.imports import symbol_by_name
 
-from taskguard.calls import CallInfo
 from taskguard.celery.app import install
-from taskguard.celery.delivery import ENDED, deliver, running
+from taskguard.celery.delivery import ENDED, deliver, in_hand
 from taskguard.celery.first_success import expect_no_more
-from taskguard.celery.guarding import POLICY_OPTIONS, TaskGuard, checked, is_installed
+from taskguard.celery.guarding import TaskGuard, checked, is_installed
 from taskguard.celery.headers import CALL, IDEMPOTENCY_KEY, envelope_in
-from taskguard.celery.items import map_in_hand, run_item
+from taskguard.celery.map_items import map_in_hand, run_item
 from taskguard.celery.replay import claimant_of_call
 from taskguard.celery.result import handle
-from taskguard.celery.scheduled import note_of
+from taskguard.celery.stacking import SharedProxy, is_guarded, refuse_guarded_body, remember
+from taskguard.celery.task_options import (
+    ACKNOWLEDGEMENT,
+    OF_THE_DECORATOR,
+    check_for_class,
+    check_for_task,
+    default_base,
+    split,
+)
+from taskguard.engine.call_info import CallInfo
 from taskguard.errors import ConfigurationError, StoreError
 from taskguard.fence import current_fence
-from taskguard.policy import Policy
-from taskguard.signatures import fence_parameter, read_signature, runs_later, signature_of
-from taskguard.store import Ending
-from taskguard.switch import is_off
+from taskguard.keys.signatures import fence_parameter, read_signature, runs_later, signature_of
+from taskguard.protocol.policy import Policy
+from taskguard.protocol.store import Ending
+from taskguard.runtime.switch import is_off
 
-_ACKNOWLEDGEMENT = ("acks_late", "reject_on_worker_lost")
 _HOOKS = ("on_success", "on_failure", "after_return")
-_OF_THE_DECORATOR = ("shared", "filter", "lazy")
-"""Options that `app.task` itself reads; the task that it makes does not have them."""
 
 _logger = logging.getLogger("taskguard")
 
@@ -80,21 +85,22 @@ class GuardedTask(Task):  # type: ignore[misc]
         return bool(self.app.conf.task_track_started if chosen is None else chosen)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        request, around = self.request, running()
+        request, around = self.request, in_hand.get()
         calls_itself = around is not None and around.request is request
         if not request.called_directly and request.id is not None and not calls_itself:
             if is_off():
                 return self._call_unguarded(self._call_body, request.id, args, kwargs)
-            return deliver(self, self._call_body, note_of(request), args, kwargs)
+            return deliver(self, self._call_body, args, kwargs)
         mapped = map_in_hand()
         if mapped is not None:
             if is_off():
                 return self._call_unguarded(super().__call__, mapped.id, args, kwargs)
             return run_item(self, mapped, args, kwargs)
+        refuse_guarded_body(_state.get_current_task())
         return super().__call__(*args, **kwargs)
 
     def _call_unguarded(self, body: Callable[..., Any], owner: str, args: Any, kwargs: Any) -> Any:
-        from taskguard.lone_fence import lone_fence
+        from taskguard.engine.unguarded import lone_fence
 
         key = self.name
         with suppress(TypeError):  # arguments that do not fit: the body says so itself
@@ -115,9 +121,9 @@ class GuardedTask(Task):  # type: ignore[misc]
         return super().apply_async(args, kwargs, *rest, **options)
 
     def replace(self, sig: Any) -> Any:
-        delivery = running()
+        delivery = in_hand.get()
         if delivery is not None and delivery.id == self.request.id:
-            delivery.held_back.replaced_by_itself = self._shares_keys_with(_ends_as(sig))
+            delivery.replaced_by_itself = self._shares_keys_with(_ends_as(sig))
         return super().replace(sig)
 
     def _shares_keys_with(self, name: str) -> bool:
@@ -194,15 +200,17 @@ def singleton_task(app: Any = None, /, **options: Any) -> Any:
         return singleton_task()(app)
 
     def decorate(what: Any) -> Any:
-        policy, theirs = _split(options)
+        if is_guarded(what) and not inspect.isclass(what):
+            raise ConfigurationError("the task is guarded already; write all options in one @singleton_task(…)")
+        policy, theirs = split(options, _base_of(what, options, app))
         if isinstance(what, PromiseProxy):
-            _only_acknowledgement(theirs)
+            check_for_task(theirs)
             what.__then__(lambda: adopt(what._get_current_object(), policy, theirs))
-            return what
+            return remember(what)
         if isinstance(what, Proxy):
             raise ConfigurationError("a shared task is guarded by @singleton_task(…) in place of @shared_task(…)")
         if isinstance(what, Task):
-            _only_acknowledgement(theirs)
+            check_for_task(theirs)
             adopt(what, policy, theirs)
             return what
         if inspect.isclass(what):
@@ -210,6 +218,14 @@ def singleton_task(app: Any = None, /, **options: Any) -> Any:
         return _task_of_function(app, what, policy, theirs)
 
     return decorate
+
+
+def _base_of(what: Any, options: Mapping[str, Any], app: Celery | None) -> type:
+    """The class whose attributes the options may be."""
+    if inspect.isclass(what):
+        return what
+    base: type = options.get("base") or default_base(app)
+    return base
 
 
 def _task_of_function(app: Celery | None, function: Callable[..., Any], policy: Policy, options: dict[str, Any]) -> Any:
@@ -232,14 +248,14 @@ def _task_of_function(app: Celery | None, function: Callable[..., Any], policy: 
 
     def make_in(other: Celery) -> Any:
         made = options_for(options.get("base") or other.Task)
-        return other._task_from_fun(visible, **{name: made[name] for name in made if name not in _OF_THE_DECORATOR})
+        return other._task_from_fun(visible, **{name: made[name] for name in made if name not in OF_THE_DECORATOR})
 
     if app is not None:
         install(app)
         if options.get("shared", True):
             # Celery would keep the options of a shared task for ever, and among them a base class that has the app.
             _state.connect_on_app_finalize(make_in)
-        return app.task(**{**options_for(options.get("base") or app.Task), "shared": False})(visible)
+        return remember(app.task(**{**options_for(options.get("base") or app.Task), "shared": False})(visible))
     return _share(
         make_in, lambda other: options.get("name") or other.gen_task_name(function.__name__, function.__module__)
     )
@@ -248,6 +264,7 @@ def _task_of_function(app: Celery | None, function: Callable[..., Any], policy: 
 def _task_of_class(app: Celery | None, base: Any, policy: Policy, options: dict[str, Any]) -> Any:
     if not issubclass(base, Task):
         raise ConfigurationError(f"{base!r} is no task class; let it inherit from celery.Task")
+    check_for_class(options)
     function = _body_of(base)[0]
     if fence_parameter(function) is not None:
         options = {**options, "run": with_fence(function)}
@@ -280,14 +297,20 @@ def _share(make: Callable[[Celery], Any], name: Callable[[Celery], str]) -> Any:
 
     def of_current_app() -> Any:
         app = _state.get_current_app()
-        return app.tasks[name(app)]
+        try:
+            return app.tasks[name(app)]
+        except NotRegistered:  # the app makes its shared tasks in no order, and is not through
+            raise NotRegistered(
+                f"{name(app)} is not made yet: it is used while the app makes its tasks; if @app.task or @shared_task "
+                "over @singleton_task does that, leave it out"
+            ) from None
 
-    return Proxy(of_current_app)
+    return SharedProxy(of_current_app)
 
 
 def guard_by_options(task: Any, options: Mapping[str, Any]) -> None:
     """Guard a task as the app's setting `taskguard_tasks` says."""
-    attributes = {name: value for name, value in options.items() if name in _ACKNOWLEDGEMENT}
+    attributes = {name: value for name, value in options.items() if name in ACKNOWLEDGEMENT}
     adopt(task, checked({name: value for name, value in options.items() if name not in attributes}), attributes)
 
 
@@ -317,7 +340,7 @@ def guarded_base(base: Any) -> Any:
     # Made anew for each task: a cache would keep *base*, which may have its app, for ever.
     if issubclass(base, GuardedTask):
         return base
-    chosen = {name: getattr(base, name) for name in _ACKNOWLEDGEMENT if getattr(base, name, None) is not None}
+    chosen = {name: getattr(base, name) for name in ACKNOWLEDGEMENT if getattr(base, name, None) is not None}
     body = {**chosen, "taskguard_track_started": base.track_started, "abstract": True, "__module__": base.__module__}
     return type(f"Guarded{base.__name__}", (GuardedTask, base), body)
 
@@ -367,28 +390,6 @@ def _ends_as(sig: Any) -> str:
     if sig.task == "celery.chord":
         return _ends_as(sig.body)
     return str(sig.task)
-
-
-def _split(options: Mapping[str, Any]) -> tuple[Policy, dict[str, Any]]:
-    """The policy, and the options that are Celery's."""
-    theirs = {name: value for name, value in options.items() if name not in POLICY_OPTIONS}
-    for name in theirs:
-        # Celery takes any name as an attribute of the task, also one of ours that is misspelt.
-        near = difflib.get_close_matches(name, POLICY_OPTIONS, 1, cutoff=0.75)
-        if near and not hasattr(Task, name):
-            raise ConfigurationError(f"there is no option {name} (did you mean {near[0]}?)")
-    for name, ours in (("track_started", "taskguard_track_started"), ("Request", "taskguard_request")):
-        if name in theirs:
-            theirs[ours] = theirs.pop(name)
-    return checked({name: value for name, value in options.items() if name in POLICY_OPTIONS}), theirs
-
-
-def _only_acknowledgement(options: Mapping[str, Any]) -> None:
-    others = [name for name in options if name not in _ACKNOWLEDGEMENT]
-    if others:
-        raise ConfigurationError(
-            f"{', '.join(others)}: options of Celery belong to @app.task where the task is made by that"
-        )
 
 
 def _is_proxy_of_app(app: Any) -> bool:

@@ -12,8 +12,10 @@ from celery import schedules
 from celery.utils.time import maybe_make_aware
 
 from taskguard.errors import ConfigurationError
-from taskguard.schedule import Asked, Clocked, Cron, Interval, Schedule, ScheduledEntry, Solar, Timing
-from taskguard.schedule.boundaries import EPOCH
+from taskguard.schedule.boundaries import EPOCH, Asked, Clocked, Interval, Schedule
+from taskguard.schedule.cron import Cron
+from taskguard.schedule.entry import ScheduledEntry, Timing
+from taskguard.schedule.solar import Solar
 
 OPTIONS = ("overlap", "catch_up", "catch_up_window", "anchor")
 """In an entry's `options`; or in its `kwargs`, with the prefix, where options cannot be given (Django's admin)."""

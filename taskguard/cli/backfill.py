@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 from taskguard.cli.target import Target, with_target
-from taskguard.schedule import Slot
 from taskguard.schedule.backfill import Backfill
 from taskguard.schedule.boundaries import micros
+from taskguard.schedule.entry import Slot
 
 
 def moment(context: click.Context, parameter: click.Parameter, text: str) -> datetime:

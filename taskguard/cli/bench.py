@@ -14,7 +14,7 @@ from taskguard.cli.output import console, json_option, table, write_json
 from taskguard.cli.target import Target, with_target
 from taskguard.errors import StoreError
 from taskguard.guard import new_attempt
-from taskguard.store import Claim, Ending, Lease, Store
+from taskguard.protocol.store import Claim, Ending, Lease, Store
 
 KEEP = 1.0
 

@@ -8,6 +8,8 @@ from dataclasses import asdict
 
 import click
 
+from taskguard.cli.missing import require
+
 
 @click.command("demo")
 @click.option("--fast", is_flag=True, help="Without pauses for the reader, and with short leases.")
@@ -18,15 +20,10 @@ def command(fast: bool, as_json: bool) -> None:
     500 calls and one run; a worker killed in the middle; a worker stopped past its lease; two beats. Exits with 1 if an
     effect is lost or doubled.
     """
-    try:
-        from taskguard.demo import pace
-        from taskguard.demo.play import play
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("taskguard"):
-            raise
-        raise click.ClickException(
-            f"the demo needs the package {error.name}: pip install 'celery-taskguard[demo]'"
-        ) from error
+    require("the demo", ("celery", "redis", "rq"), "demo")
+    from taskguard.demo import pace
+    from taskguard.demo.play import play
+
     try:
         score = play(pace.FAST if fast else pace.FULL, to_stderr=as_json)
     except (TimeoutError, ChildProcessError) as error:

@@ -11,7 +11,7 @@ from taskguard.cli.output import age, console, json_option, say, short, table, w
 from taskguard.cli.target import Target, with_target
 from taskguard.cli.views import age_of, clock_time, decision_as_json, entry_as_json, state_of, told
 from taskguard.history import Decision
-from taskguard.store import Entry
+from taskguard.protocol.store import Entry
 
 SKIPPED = ("duplicate", "reused")
 STARTED = ("claimed", "took_over")

@@ -7,7 +7,7 @@ from itertools import islice
 
 from taskguard.cli.keys import INTERNAL, fits
 from taskguard.cli.views import state_of
-from taskguard.store import Entry, Store
+from taskguard.protocol.store import Entry, Store
 
 HELD = ("queued", "running", "ran-out")
 AT_ONCE = 2000

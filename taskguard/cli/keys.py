@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any
@@ -15,9 +16,9 @@ from click.shell_completion import CompletionItem
 from taskguard.cli.target import Target, find_target
 from taskguard.errors import TaskguardError
 from taskguard.history import MOST, Decision, decisions
-from taskguard.keys import space_of
-from taskguard.names import ENTRY, problem_with
-from taskguard.store import Entry
+from taskguard.keys.maker import space_of
+from taskguard.protocol.names import ENTRY, problem_with
+from taskguard.protocol.store import Entry
 
 INTERNAL = "taskguard:"
 """How the keys begin that taskguard keeps for itself."""
@@ -37,14 +38,33 @@ def key_of(target: Target, words: Sequence[str]) -> str:
     """The key that was meant. `name=value` is an argument by name; values are JSON, Python literals, or plain text."""
     if target.app is not None and words[0] in target.app.tasks:
         return _key_of_call(target.app.tasks[words[0]], words[1:])
+    if len(words) > 1 and target.app is None:
+        raise click.UsageError("a task and its arguments need -A APP, a key none")
+    meant = "" if target.app is None else did_you_mean(words[0], _guarded_tasks(target.app))
     if len(words) > 1:
-        raise click.UsageError(
-            f"{words[0]} is no task of this app" if target.app else "a task and its arguments need -A APP, a key none"
-        )
+        raise click.UsageError(f"{words[0]} is not a task of this app{meant}")
     problem = problem_with("KEY", words[0], ENTRY)
     if problem:
         raise click.UsageError(problem)
+    # A key that was named by hand may be spelt like a task's short name: what the store knows goes first.
+    if meant and not entries_of(target, words[0]) and not decisions_of(target, words[0], 1):
+        raise click.UsageError(f"{words[0]} is neither a known key nor a task of this app{meant}")
     return words[0]
+
+
+def did_you_mean(name: str, tasks: Iterable[str]) -> str:
+    """`; did you mean shop.charge?` where *name* is the short name of one task, or nearly the name of one; else ''."""
+    tasks = set(tasks)
+    if name in tasks:
+        return ""
+    fitting = [task for task in tasks if task.endswith(f".{name}")]
+    if not fitting:
+        fitting = difflib.get_close_matches(name, tasks, 1, cutoff=0.8)
+    return f"; did you mean {fitting[0]}?" if len(fitting) == 1 else ""
+
+
+def _guarded_tasks(app: Any) -> list[str]:
+    return [name for name, task in app.tasks.items() if getattr(task, "taskguard", None) is not None]
 
 
 def entries_of(target: Target, key: str) -> list[Entry]:

@@ -6,12 +6,13 @@ from heapq import nsmallest
 
 import click
 
-from taskguard.cli.keys import INTERNAL, fits
+from taskguard.cli.keys import INTERNAL, did_you_mean, fits
 from taskguard.cli.output import Duration, age, console, json_option, short, table, write_json
 from taskguard.cli.target import Target, with_target
 from taskguard.cli.text import echo
-from taskguard.cli.views import STATES, age_of, entry_as_json, state_of
-from taskguard.store import Entry
+from taskguard.cli.views import STATES, Readable, age_of, entry_as_json, state_of
+from taskguard.keys.maker import space_of
+from taskguard.protocol.store import Entry
 
 HELD = ("queued", "running", "ran-out")
 
@@ -22,17 +23,29 @@ HELD = ("queued", "running", "ran-out")
 @click.option("--task", default="*", help="Only keys of tasks whose name fits, such as 'billing.*'.")
 @click.option("--older-than", type=Duration(), default=0.0, help="Only what is so for longer: 90, 15m, 2h.")
 @click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="The oldest of them.")
+@click.option("--keys", "whole_keys", is_flag=True, help="Show each key as `show KEY` and `release KEY` take it.")
 @json_option
-def command(target: Target, states: tuple[str, ...], task: str, older_than: float, limit: int, as_json: bool) -> None:
+def command(
+    target: Target,
+    states: tuple[str, ...],
+    task: str,
+    older_than: float,
+    limit: int,
+    whole_keys: bool,
+    as_json: bool,
+) -> None:
     """Show the keys that are held, the oldest first.
 
     Without --state: queued, running, and ran-out (a claim whose holder fell silent; the next call takes over). Keys
     that are done or free are remembered for a while too; --state done shows those.
     """
 
+    seen: set[str] = set()
+
     def is_wanted(entry: Entry) -> bool:
         if entry.key.startswith(INTERNAL) or state_of(entry) not in (states or HELD):
             return False
+        seen.add(space_of(entry.key))
         return age_of(entry) >= older_than and fits(entry.key, task)
 
     every = nsmallest(limit + 1, filter(is_wanted, target.store.scan()), key=lambda entry: entry.since)
@@ -42,7 +55,9 @@ def command(target: Target, states: tuple[str, ...], task: str, older_than: floa
     if as_json:
         write_json([entry_as_json(entry) for entry in found])
     elif not found:
-        echo(f"Nothing of that kind in {target.name}.")
+        meant = "" if any(fits(space, task) for space in seen) else did_you_mean(task, seen)
+        echo(f"Nothing of that kind in {target.name}{meant or '.'}")
     else:
-        rows = [[state_of(entry), age(age_of(entry)), entry.key, short(entry.owner)] for entry in found]
-        console().print(table(["STATE", "SINCE", "KEY", "JOB"], rows, folded="KEY"))
+        key = (lambda entry: entry.key) if whole_keys else Readable(target.store).entry
+        rows = [[state_of(e), age(age_of(e)), key(e), short(e.owner), e.where] for e in found]
+        console().print(table(["STATE", "SINCE", "KEY", "JOB", "WHERE"], rows, folded="KEY"))

@@ -10,6 +10,7 @@ from click.shell_completion import add_completion_class
 
 from taskguard import __version__
 from taskguard.cli.bash import Bash
+from taskguard.cli.missing import missing, stand_in
 from taskguard.cli.text import clean
 from taskguard.errors import ConfigurationError, StoreError, TaskguardError
 
@@ -51,20 +52,34 @@ class _Failure(click.ClickException):
 
 
 class Commands(click.Group):
-    """Imports a command's module when it is asked for: help and completion stay fast, and need no driver."""
+    """Imports a command's module when it is asked for. Help and completion need no driver and no queue."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return sorted(COMMANDS)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         module = COMMANDS.get(name)
-        return None if module is None else import_module(module).command
+        if module is None:
+            return None
+        try:
+            command: click.Command = import_module(module).command
+        except ModuleNotFoundError as error:
+            problem = missing(name, error)
+            if problem is None:
+                raise
+            return stand_in(name, problem)
+        return command
 
     def invoke(self, context: click.Context) -> Any:
         try:
             return super().invoke(context)
         except TaskguardError as error:
             raise _Failure(error) from error
+        except ModuleNotFoundError as error:
+            problem = missing(context.invoked_subcommand or "taskguard", error)
+            if problem is None:
+                raise
+            raise problem from error
         except KeyboardInterrupt:
             click.echo(err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None

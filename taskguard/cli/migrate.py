@@ -51,5 +51,10 @@ def _made(url: str) -> list[str]:
 
 def _make_ready(url: str) -> str:
     with closing(open_store(url)) as store:
-        store.get(NOBODY_S_KEY)  # a store makes what it needs when it is first asked
+        # What `get` needs may be there, and be all that an older release has made: a store that knows better says so.
+        make_ready = getattr(store, "make_ready", None)
+        if make_ready is not None:
+            make_ready()
+        else:
+            store.get(NOBODY_S_KEY)  # it makes what it needs when it is first asked
     return safe_url(url)

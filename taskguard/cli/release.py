@@ -16,8 +16,8 @@ from taskguard.cli.target import Target, with_target
 from taskguard.cli.text import echo
 from taskguard.cli.views import age_of, state_of
 from taskguard.guard import Guard
-from taskguard.keys import space_of
-from taskguard.store import Entry
+from taskguard.keys.maker import space_of
+from taskguard.protocol.store import Entry
 
 HELD = ("queued", "running", "ran-out", "done")
 

@@ -13,9 +13,9 @@ from rq.cli.helpers import pass_cli_config
 
 from taskguard.cli.backfill import make_up, moment
 from taskguard.rq.cron import GuardedCronScheduler
-from taskguard.schedule import Slot
 from taskguard.schedule.backfill import Again, Backfill
 from taskguard.schedule.boundaries import micros
+from taskguard.schedule.entry import Slot
 
 
 @click.command("rq-backfill")

@@ -8,8 +8,8 @@ from taskguard.cli.keys import entries_of, key_argument, key_of
 from taskguard.cli.output import age, console, json_option, table, write_json
 from taskguard.cli.target import Target, with_target
 from taskguard.cli.text import echo
-from taskguard.cli.views import age_of, entry_as_json, moment, state_of
-from taskguard.store import Entry
+from taskguard.cli.views import Readable, age_of, entry_as_json, moment, state_of
+from taskguard.protocol.store import Entry
 
 
 @click.command("show")
@@ -19,8 +19,8 @@ from taskguard.store import Entry
 def command(target: Target, words: tuple[str, ...], as_json: bool) -> None:
     """Show all that the store knows of a key.
 
-    With -A, a task and the arguments of a call can be given instead: show -A shop charge 42 currency=EUR. Arguments
-    are JSON or Python literals; anything else is text.
+    With -A, a task and the arguments of a call can be given instead: show -A shop shop.charge 42 currency=EUR.
+    Arguments are JSON or Python literals; anything else is text.
 
     Exit code 1 if nothing is known of it.
     """
@@ -31,16 +31,18 @@ def command(target: Target, words: tuple[str, ...], as_json: bool) -> None:
     elif not found:
         echo(f"Nothing is known of {key}: the next call of it runs.")
     for entry in found if not as_json else []:
-        console().print(table(["", " "], _facts(entry), folded=" "))
+        console().print(table(["", " "], _facts(entry, Readable(target.store).entry(entry)), folded=" "))
     if not found:
         raise click.exceptions.Exit(1)
 
 
-def _facts(entry: Entry) -> list[tuple[str, str]]:
+def _facts(entry: Entry, readable: str) -> list[tuple[str, str]]:
     facts = [
         ("key", entry.key),
+        *([("work", readable)] if readable != entry.key else []),
         ("state", state_of(entry)),
         ("job", entry.owner or "none"),
+        *([("where", entry.where)] if entry.where else []),
         ("since", f"{moment(entry.since)} ({age(age_of(entry))})"),
         ("token", str(entry.token)),
         (_meaning_of_remaining(entry), age(abs(entry.remaining))),

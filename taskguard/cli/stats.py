@@ -16,8 +16,8 @@ from taskguard.cli.target import Target, with_target
 from taskguard.cli.views import STATES, entry_as_json, state_of
 from taskguard.events import Event
 from taskguard.history import ORDINARY, Decision, decisions
-from taskguard.keys import space_of
-from taskguard.store import Entry
+from taskguard.keys.maker import space_of
+from taskguard.protocol.store import Entry
 
 COUNTS = {
     # what it is in JSON: what it is in a table

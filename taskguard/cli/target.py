@@ -10,8 +10,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from taskguard.cli.missing import require
 from taskguard.errors import TaskguardError
-from taskguard.store import Store
+from taskguard.protocol.store import Store
 from taskguard.stores import open_store, safe_url
 
 
@@ -68,10 +69,9 @@ def _given(context: click.Context, name: str, *, unless: bool) -> str | None:
 
 def find_app(name: str) -> Any:
     """The Celery app called *name* in the spelling of `celery -A`."""
-    try:
-        from celery.app.utils import find_app as find
-    except ModuleNotFoundError as error:
-        raise click.UsageError("-A needs Celery: pip install 'celery-taskguard[celery]'") from error
+    require("-A", ("celery",), "celery")
+    from celery.app.utils import find_app as find
+
     from taskguard.celery import install
 
     try:

@@ -7,9 +7,9 @@ from datetime import datetime, timezone
 from typing import Any
 
 from taskguard.cli.output import age, short
-from taskguard.history import Decision
-from taskguard.keys import space_of
-from taskguard.store import Entry
+from taskguard.history import Decision, decisions
+from taskguard.keys.maker import space_of
+from taskguard.protocol.store import Entry, Store
 
 STATES = ("queued", "running", "ran-out", "done", "free")
 
@@ -26,8 +26,10 @@ def age_of(entry: Entry) -> float:
 def entry_as_json(entry: Entry) -> dict[str, Any]:
     return {
         "key": entry.key,
+        "label": entry.label,
         "task": space_of(entry.key),
         "state": state_of(entry),
+        "where": entry.where,
         "owner": entry.owner,
         "token": entry.token,
         "since": entry.since,
@@ -58,10 +60,34 @@ def decision_as_json(decision: Decision) -> dict[str, Any]:
     }
 
 
-def label(key: str) -> str:
-    """The key, short enough for a line: its digest is cut."""
-    space = space_of(key)
-    return key if space == key else f"{space}:{key[len(space) :].split(':')[2][:8]}"
+class Readable:
+    """Keys as people read them: `shop.charge order_id=42`.
+
+    A key that is made of all arguments has no label: it is shown by the beginning of its digest, and by the arguments
+    where the history has them.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._arguments: dict[str, str] | None = None
+
+    def entry(self, entry: Entry) -> str:
+        return self.key(entry.key, entry.label)
+
+    def key(self, key: str, label: str = "") -> str:
+        space = space_of(key)
+        if space == key:
+            return key
+        _, _, digest, *part = key[len(space) :].split(":")
+        shown = [space, label or digest[:8], *([] if label else [self._called_with(key)]), *part[:1]]
+        return " ".join(filter(None, shown))
+
+    def _called_with(self, key: str) -> str:
+        if self._arguments is None:
+            found = decisions(self._store)
+            self._arguments = {d.event.key: d.event.arguments for d in found if d.event.arguments}
+        arguments = self._arguments.get(key, "")
+        return f"({arguments})" if arguments else ""
 
 
 def moment(at: float) -> str:

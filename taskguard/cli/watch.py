@@ -19,9 +19,9 @@ from taskguard.cli.keys import fits
 from taskguard.cli.output import Duration, age, console, json_option, short, table, write_json_line
 from taskguard.cli.target import Target, with_target
 from taskguard.cli.text import clean
-from taskguard.cli.views import age_of, clock_time, decision_as_json, label, state_of, told
+from taskguard.cli.views import Readable, age_of, clock_time, decision_as_json, state_of, told
 from taskguard.history import Decision, decisions
-from taskguard.store import Entry
+from taskguard.protocol.store import Entry
 
 ROWS = 12
 SOONEST = 0.05
@@ -57,6 +57,7 @@ class Watched:
         self._target = target
         self._task = task
         self._holders = Holders(target.store, task)
+        self.readable = Readable(target.store)
         self._seen: deque[Decision] = deque(maxlen=2 * AT_ONCE)
         self._is_first = True
 
@@ -114,25 +115,29 @@ def _live(watched: Watched, interval: float, give_up: float | None) -> None:
         with Live(console=screen, screen=False, auto_refresh=False) as live:
             for _ in _looks(interval, give_up):
                 past.extend(watched.new())
-                live.update(_fitting(screen, watched.title, watched.held(), list(past)), refresh=True)
+                live.update(_fitting(screen, watched.readable, watched.title, watched.held(), list(past)), refresh=True)
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _fitting(screen: Console, title: str, held: list[Entry], past: list[Decision]) -> Group:
+def _fitting(screen: Console, shown: Readable, title: str, held: list[Entry], past: list[Decision]) -> Group:
     """As many rows as the screen is high: what is too much would be cut at the end, where the newest are."""
     for rows in range(ROWS, 0, -1):
-        view = _view(title, held[:rows], past[-rows:])
+        view = _view(shown, title, held[:rows], past[-rows:])
         if len(screen.render_lines(view, pad=False)) <= screen.height:
             break
     return view
 
 
-def _view(title: str, held: list[Entry], past: list[Decision]) -> Group:
-    holders = [[state_of(e), age(age_of(e)), label(e.key), short(e.owner), str(e.token)] for e in held]
-    decided = [[clock_time(d.at), label(d.event.key), short(d.event.owner), told(d)] for d in past]
+def _view(shown: Readable, title: str, held: list[Entry], past: list[Decision]) -> Group:
+    known = {entry.key: entry.label for entry in held}
+    holders = [[state_of(e), age(age_of(e)), shown.entry(e), short(e.owner), e.where, str(e.token)] for e in held]
+    decided = [
+        [clock_time(d.at), shown.key(d.event.key, known.get(d.event.key, "")), short(d.event.owner), told(d)]
+        for d in past
+    ]
     return Group(
-        table(["STATE", "SINCE", "KEY", "JOB", "TOKEN"], holders, folded="KEY", title=title),
+        table(["STATE", "SINCE", "KEY", "JOB", "WHERE", "TOKEN"], holders, folded="KEY", title=title),
         "",
         table(["TIME", "KEY", "JOB", "WHAT"], decided, folded="WHAT", title="Decided (UTC)"),
     )

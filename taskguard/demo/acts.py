@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import deque
@@ -15,6 +16,7 @@ from taskguard.demo.ledger import Line
 from taskguard.demo.score import Row
 from taskguard.demo.screen import Screen
 from taskguard.demo.stage import Stage
+from taskguard.runtime.switch import is_off
 
 CALLERS = 4
 FIRST, SECOND, PARCELS = "worker-1", "worker-2", "rq-worker"
@@ -127,6 +129,11 @@ class Play:
         self._stage.children[first.worker].kill()
         at = time.monotonic()
         self._screen.say(f"{first.worker} and all its processes are killed", good=False)
+        self._expect("2  a worker killed", order)
+        if is_off():
+            self._screen.say("nobody takes over: the broker waits an hour for its acknowledgement", good=False)
+            self._start(first.worker)
+            return
         second = self._begun(order, 2)
         waited = time.monotonic() - at
         self._screen.say(f"{second.worker} (pid {second.pid}) takes over under token {second.token}")
@@ -136,7 +143,6 @@ class Play:
         is_higher = second.token > first.token
         words = f"taken over {waited:.1f} s after the kill, by a {'' if is_higher else 'NOT '}higher token, and charged"
         self._screen.say(words, good=is_higher)
-        self._expect("2  a worker killed", order)
         self._start(first.worker)
         self._stage.breathe()
 
@@ -155,6 +161,7 @@ class Play:
         self._stage.children[FIRST].stop()
         self._screen.beside(FIRST, "is stopped (SIGSTOP)", "is stopped")
         self._stage.wait_until(self._serve_the_bank, f"{SECOND} to serve its queue too")
+        self._redeliver(self._stage.pace.redelivery)
         second, _ = self._begun(guarded, 2), self._begun(plain, 2)
         self._screen.beside(SECOND, f"token {second.token}", "runs it again")
         self._bank_answers(guarded)
@@ -175,6 +182,16 @@ class Play:
 
     def _serve_the_bank(self) -> Any:
         return self._app.app.control.add_consumer(self._app.BANK, destination=[f"{SECOND}@demo"], reply=True, timeout=5)
+
+    def _redeliver(self, wait: float) -> None:
+        """What a Redis broker does by itself after an hour: it delivers again what nobody has acknowledged."""
+        with self._app.app.connection_for_read() as connection:
+            channel = connection.default_channel
+            found = channel.client.hgetall(channel.unacked_key)
+            tags = [tag.decode() for tag, text in found.items() if json.loads(text)[2] == self._app.BANK]
+            time.sleep(wait)
+            for tag in tags:
+                channel.qos.restore_by_tag(tag)
 
     # -- 4 -----------------------------------------------------------------------------------------------------------
 

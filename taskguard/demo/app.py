@@ -23,12 +23,6 @@ app.conf.update(
     task_routes={"taskguard.demo.app.charge_*": {"queue": BANK}},
     worker_prefetch_multiplier=1,
     broker_connection_retry_on_startup=True,
-    # Redelivery in seconds, so that the demo need not wait an hour for it. Real apps leave this alone.
-    broker_transport_options={
-        "visibility_timeout": pace.redelivery,
-        "unacked_restore_interval": 1,
-        "unacked_restore_throttle": 1,
-    },
     beat_schedule={
         "tick": {
             "task": "taskguard.demo.app.tick",

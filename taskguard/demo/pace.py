@@ -12,7 +12,7 @@ class Pace:
     lease: float
     """Seconds of silence after which a worker counts as dead."""
     redelivery: float
-    """Seconds after which the broker hands out a message again that nobody acknowledged."""
+    """Seconds after which a message that nobody acknowledged is delivered again in the third act."""
     ticks: int
     """How many slots of the schedule are watched, one a second."""
     breath: float

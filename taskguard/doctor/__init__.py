@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from taskguard.doctor.finding import IDS, Finding, Level, Patient
-from taskguard.store import Store
+from taskguard.protocol.store import Store
 
 __all__ = ["IDS", "Finding", "Level", "Patient", "examine"]
 

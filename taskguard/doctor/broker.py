@@ -9,8 +9,8 @@ from typing import Any
 from kombu.exceptions import OperationalError
 
 from taskguard.doctor.finding import Finding, Patient
-from taskguard.keys import space_of
-from taskguard.store import Entry
+from taskguard.keys.maker import space_of
+from taskguard.protocol.store import Entry
 
 SETTLES_WITHIN = 5.0
 """Seconds that a call has to publish its message after its claim."""

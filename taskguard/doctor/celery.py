@@ -12,7 +12,7 @@ from celery.backends.base import DisabledBackend
 
 from taskguard.celery.settings import broker_of, transport_of, visibility_timeout
 from taskguard.doctor.finding import Finding, Patient
-from taskguard.keys import space_of
+from taskguard.keys.maker import space_of
 from taskguard.stores.sqlite import SQLiteStore
 
 _STARTS = ("claimed", "took_over")
@@ -75,6 +75,15 @@ def delivery(patient: Patient) -> Iterator[Finding]:
                 "leave them on: the guard makes a second delivery harmless. If it must start once at most, say "
                 "max_starts=1 instead",
             )
+    if transport_of(patient.app) in _LOOKS and not patient.guarding.settings.redeliver_orphans:
+        yield Finding(
+            "TG202",
+            "warning",
+            "taskguard_redeliver_orphans",
+            f"it is off: the job of a killed worker comes back after {_comes_back_within(patient):g} s (the visibility "
+            "timeout, and until kombu looks), though its key is free when the lease is over",
+            "leave it on: another worker then runs the job again within lease + 10 s",
+        )
 
 
 def queueing(patient: Patient) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 from taskguard.doctor.finding import Finding, Patient
-from taskguard.store import Claim, Ending, Lease
+from taskguard.protocol.store import Claim, Ending, Lease
 
 MOST = 1.0
 """Seconds by which clocks may differ, beside what the question itself took."""

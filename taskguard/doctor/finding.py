@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from taskguard.history import MOST, Decision, decisions
-from taskguard.store import Store
+from taskguard.protocol.store import Store
 
 Level: TypeAlias = Literal["error", "warning"]
 

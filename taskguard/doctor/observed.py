@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from taskguard.doctor.finding import Finding, Patient
-from taskguard.keys import space_of
+from taskguard.keys.maker import space_of
 
 
 def key_tells_all(patient: Patient) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from taskguard.doctor.finding import Finding, Patient
-from taskguard.switch import VARIABLE, is_off
+from taskguard.runtime.switch import VARIABLE, is_off
 
 
 def guards(patient: Patient) -> Iterator[Finding]:

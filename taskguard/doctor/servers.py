@@ -7,7 +7,7 @@ from typing import Any
 
 from taskguard.doctor.finding import Finding, Patient
 from taskguard.errors import StoreError, StoreUnavailableError
-from taskguard.evictions import PROBLEM, WAY_OUT, Eviction
+from taskguard.runtime.evictions import PROBLEM, WAY_OUT, Eviction
 from taskguard.stores.memory import MemoryStore
 
 Check = Callable[[Patient], Iterator[Finding]]

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from taskguard.engine.effects import (
     Ask,
+    Defer,
     Drop,
     Effect,
     Ended,
     EndQueued,
+    GoOn,
     Known,
     Last,
     Look,
     LookAfter,
+    Raise,
     RaiseTokens,
+    Reason,
     Rename,
+    Replay,
     Republish,
+    Return,
     RunBody,
     RunUnguarded,
     Settle,
@@ -28,14 +34,18 @@ from taskguard.engine.effects import (
     Wait,
 )
 from taskguard.engine.envelope import Envelope
+from taskguard.engine.guarded import GuardedFunction
 from taskguard.engine.layers import Layer
+from taskguard.engine.under import known_by, raising
+from taskguard.engine.unguarded import lone_fence
+from taskguard.engine.work import Work, effects_of
 from taskguard.engine.worker import Delivery
-from taskguard.errors import StoreError, TooManyStartsError
+from taskguard.errors import ConfigurationError, KeyArgumentError, StoreError, TooManyStartsError
 from taskguard.guard import Guard, new_attempt
-from taskguard.interrupt import came_by_signal
-from taskguard.names import check_claim
-from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Held, How, Lease
-from taskguard.work import Work
+from taskguard.protocol.names import check_claim
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Held, How, Lease
+from taskguard.runtime.interrupt import came_by_signal
+from taskguard.schedule.note import Note
 
 ADOPTED_FOR = 30.0
 """Seconds: an entry that is adopted to be ended is released at once, unless its process dies in between."""
@@ -43,91 +53,246 @@ ADOPTED_FOR = 30.0
 _logger = logging.getLogger("taskguard")
 
 
-class Port(Protocol):
-    """What only the queue can do."""
+class Port:
+    """One delivery of a job, in the process that runs its body. A queue's own kind adds what only that queue can do."""
 
     name: str
     """Of the job, as people know it."""
-    arguments: str
+    occurrence: str
+    """What makes two runs of one job the same work."""
+    attempt: str
+    envelope: Envelope
+    guarded: GuardedFunction | None
+    slot: Note | None
+    guards: Sequence[Guard]
+    """One for each layer."""
+    body: Callable[[], Any]
+    delivery: Delivery
+    store_option = "store and namespace"
+    arguments = ""
     """Those of the call, where the history is to show them."""
 
-    def work(self, layer: Layer, lease: Lease, asked: float) -> Work:
-        """The claim that was granted."""
+    # -- what the queue says ---------------------------------------------------------------------------------------
+
+    def begin(self) -> Delivery:
+        """What it claims, by the envelope that has its key."""
+        raise NotImplementedError
+
+    def is_for_another_store(self) -> bool:
+        """Whether its publisher has asked another store than this process does."""
+        raise NotImplementedError
+
+    def comes_again(self, error: BaseException) -> tuple[bool, float] | None:
+        """Whether the queue runs the job again after *error*, and in how many seconds; None: others settle it."""
+        raise NotImplementedError
+
+    # -- what only the queue can do --------------------------------------------------------------------------------
 
     def look_after(self, holder: Held | Entry) -> Known:
         """What the queue knows of a job that is queued."""
+        return "unknown"
 
     def stand_in(self, holder: Held, envelope: Envelope) -> None:
-        """Publish the message of another job."""
+        """Publish the message of another job; only asked of a queue that knows nothing of it."""
+        raise NotImplementedError
 
     def rename(self, done: Completed) -> tuple[tuple[Layer, ...] | None, bool]:
         """See `Delivery.renamed`; only asked of a queue that reuses ids."""
+        raise NotImplementedError
 
     def republish(self, envelope: Envelope, within: float) -> None:
         """Publish this message again; only asked of a queue that names its copies."""
+        raise NotImplementedError
 
     def wait(self, wait: Wait) -> tuple[bool, How | None]:
         """Wait for a moment, if that can be done here; see `Delivery.waited`."""
+        return False, None
 
     def run(self, works: Sequence[Work]) -> Ended:
         """Run the body, and say how it ended."""
+        raise NotImplementedError
 
     def before(self, step: Settle) -> None:
         """What the queue must know before the store is told."""
 
-    def comes_again(self, error: BaseException) -> tuple[bool, float] | None:
-        """Whether the queue runs the job again after *error*, and in how many seconds; None: others settle it."""
+    # The last effects: what each answers is what the queue is answered.
 
-    def finish(self, effect: Last) -> Any:
-        """Carry out the last effect."""
+    def returned(self, effect: Return) -> Any:
+        raise NotImplementedError
 
+    def fail(self, effect: Raise) -> Any:
+        raise NotImplementedError
 
-def drive(delivery: Delivery, guards: Sequence[Guard], port: Port, effect: Effect) -> Any:
-    """From *effect*, the delivery's first, to its end; what the queue is answered. Each layer has its guard."""
-    carrying = _Carrying(delivery, guards, port)
-    try:
-        while not isinstance(effect, Last):
-            effect = carrying.out(effect)
-        if isinstance(effect, Drop) and effect.holder is not None:
-            _report_skipped(guards[0], delivery, effect.holder)
-        return port.finish(effect) if not isinstance(effect, RunUnguarded) else carrying.run_unguarded(effect)
-    except BaseException as error:
-        # A job's time can be over at any point, in these very lines too. It is nobody's failure but the job's.
-        again = port.comes_again(error) if came_by_signal(error) else None
-        if again is not None:
-            settle_all(guards, delivery.cut_off(error, *again))
-        raise
-    finally:
-        for work in carrying.works.values():
-            work.abandon()
+    def go_on(self, effect: GoOn) -> Any:
+        raise NotImplementedError
 
+    def replay(self, done: Completed) -> Any:
+        raise NotImplementedError
 
-class _Carrying:
-    def __init__(self, delivery: Delivery, guards: Sequence[Guard], port: Port) -> None:
-        self._delivery = delivery
-        self._guards = guards
-        self._port = port
+    def defer(self, envelope: Envelope, reason: Reason, within: float) -> Any:
+        raise NotImplementedError
+
+    def drop(self, effect: Drop) -> Any:
+        raise NotImplementedError
+
+    # -- what every queue does alike -------------------------------------------------------------------------------
+
+    def deliver(self, args: Any, kwargs: Any) -> Any:
+        """Run the body, if it is to run now; else answer, defer or drop the job."""
+        if self.guarded is not None and not self._identify(self.guarded, args, kwargs):
+            return self.body()  # which says so itself
         self.works: dict[int, Work] = {}
-
-    def out(self, effect: Effect) -> Effect:
-        delivery, port = self._delivery, self._port
-        if isinstance(effect, (Ask, Look)):
-            try:
-                return self._ask(effect) if isinstance(effect, Ask) else self._look(effect)
-            except StoreError as error:
-                return delivery.store_away(error)
-        if isinstance(effect, RunBody):
-            return delivery.body_ended(port.run([self.works[at] for at in sorted(self.works)]))
-        if isinstance(effect, (Settle, EndQueued, RaiseTokens)):
-            return self._settle(effect)
-        if isinstance(effect, Wait):
-            return delivery.waited(*port.wait(effect))
-        return self._of_the_queue(effect)
-
-    def run_unguarded(self, effect: RunUnguarded) -> Any:
-        """The slot that it may have lasts as long as the body, and ends with it."""
+        other_store, away = None, None
         try:
-            value = self._port.finish(effect)
+            other_store = self._other_store()
+        except StoreError as error:
+            away = error
+        delivery = self.delivery = self.begin()
+        return self._drive(delivery, delivery.begin(other_store) if away is None else delivery.store_away(away))
+
+    def _identify(self, guarded: GuardedFunction, args: Any, kwargs: Any) -> bool:
+        """False if the arguments do not fit the body. A scheduled job that has no key ends within its slot."""
+        try:
+            if not self.envelope.key:
+                self.envelope = guarded.identified(self.envelope, args, kwargs)
+        except Exception as error:
+            is_misfit = isinstance(error, TypeError) and not isinstance(error, KeyArgumentError)
+            if self.slot is None and is_misfit:
+                return False
+            if self.slot is None or came_by_signal(error):
+                raise
+            self.guarded, self.guards = None, self.guards[:1]
+            self.body = self.body if is_misfit else raising(error)
+            return True
+        if guarded.shows_arguments:
+            self.arguments = guarded.arguments(args, kwargs)
+        return True
+
+    def _other_store(self) -> BaseException | None:
+        if not self.is_for_another_store():
+            return None
+        problem = (
+            f"{self.name} was published by a process that uses another store than {self.guards[-1].store!r}; give both "
+            f"the same {self.store_option}. The job waits"
+        )
+        _logger.error("%s", problem)
+        return ConfigurationError(problem)
+
+    def _drive(self, delivery: Delivery, effect: Effect) -> Any:
+        """From the delivery's first effect to its last."""
+        try:
+            while not isinstance(effect, Last):
+                effect = _CARRIED_OUT[type(effect)](self, delivery, effect)
+            return self._finish(effect)
+        except BaseException as error:
+            # A job's time can be over at any point, in these very lines too. It is nobody's failure but the job's.
+            again = self.comes_again(error) if came_by_signal(error) else None
+            if again is not None:
+                settle_all(self.guards, delivery.cut_off(error, *again))
+            raise
+        finally:
+            for work in self.works.values():
+                work.abandon()
+
+    def _ask(self, delivery: Delivery, effect: Ask) -> Effect:
+        at = effect.layer
+        try:
+            asked, answer = self.guards[at].ask(
+                check_claim(effect.claim),
+                tell=delivery.layers[at].slot is None and not effect.again,
+                arguments=self.arguments,
+                after_outage=delivery.envelope.after_outage,
+            )
+        except StoreError as error:
+            return delivery.store_away(error)
+        if isinstance(answer, Lease):
+            work = self.works[at] = self.work(at, answer, asked)
+            if at < len(delivery.layers) - 1:
+                work.keep_alive()  # what is asked for next may be waited for
+        return delivery.answered(answer, time.time())
+
+    def work(self, at: int, lease: Lease, asked: float) -> Work:
+        """The claim that was granted."""
+        slot, (idempotency_key, effect) = self.slot, self._known_by()
+        moment, schedule = (None, "") if slot is None else (slot.scheduled_for, slot.schedule)
+        policy = self.delivery.layers[at].policy
+        return Work(self.guards[at], policy, lease, asked, idempotency_key, moment, effect, schedule)
+
+    def _known_by(self) -> tuple[str, str]:
+        envelope, slot = self.envelope, "" if self.slot is None else self.slot.key
+        is_reused = self.guarded is not None and self.guarded.policy.on_done != "rerun"
+        given = envelope.idempotency_key
+        return known_by(envelope.key, self.occurrence, given=given, slot=slot, is_reused=is_reused)
+
+    def _look(self, delivery: Delivery, effect: Look) -> Effect:
+        try:
+            entry = self.guards[-1].store.get(effect.entry)
+        except StoreError as error:
+            return delivery.store_away(error)
+        return delivery.looked(entry)
+
+    def _run_body(self, delivery: Delivery, _: RunBody) -> Effect:
+        return delivery.body_ended(self.run(list(self.works.values())))
+
+    def _wait(self, delivery: Delivery, effect: Wait) -> Effect:
+        return delivery.waited(*self.wait(effect))
+
+    def _look_after(self, delivery: Delivery, effect: LookAfter) -> Effect:
+        return delivery.holder_is(self.look_after(effect.holder), time.time())
+
+    def _stand_in(self, delivery: Delivery, effect: StandIn) -> Effect:
+        self.stand_in(effect.holder, effect.envelope)
+        return delivery.stood_in(time.time())
+
+    def _republish(self, delivery: Delivery, effect: Republish) -> Effect:
+        self.republish(effect.envelope, effect.within)
+        return delivery.republished()
+
+    def _rename(self, delivery: Delivery, effect: Rename) -> Effect:
+        return delivery.renamed(*self.rename(effect.done))
+
+    def _settle(self, delivery: Delivery, step: Settle | EndQueued | RaiseTokens) -> Effect:
+        try:
+            if isinstance(step, RaiseTokens):
+                self.guards[-1].raise_tokens(step.entry, step.floor, delivery.layers[-1].policy)
+                return delivery.settled(True)
+            if isinstance(step, EndQueued):
+                return delivery.settled(carry_out(self.guards[-1], step))
+            self.before(step)
+            work = self.works.get(step.layer)
+            if work is None:
+                return delivery.settled(carry_out(self.guards[step.at], step))
+            return delivery.settled(_end(self.guards[step.layer], work, step))
+        except StoreError as error:
+            report = _logger.error if isinstance(step, Settle) and step.matters else _logger.warning
+            report("%s: recording its end failed: %s", self.name, error)
+            return delivery.not_settled(error)
+
+    # -- the end of it ---------------------------------------------------------------------------------------------
+
+    def _finish(self, effect: Last) -> Any:
+        if isinstance(effect, Return):
+            return self.returned(effect)
+        if isinstance(effect, Raise):
+            return self.fail(effect)
+        if isinstance(effect, GoOn):
+            return self.go_on(effect)
+        if isinstance(effect, Replay):
+            return self.replay(effect.done)
+        if isinstance(effect, Defer):
+            return self.defer(effect.envelope, effect.reason, effect.within)
+        if isinstance(effect, RunUnguarded):
+            return self._run_unguarded(effect)
+        assert isinstance(effect, Drop)
+        if effect.holder is not None:
+            _report_skipped(self.guards[0], self.delivery.layers[0], effect.holder)
+        return self.drop(effect)
+
+    def _run_unguarded(self, effect: RunUnguarded) -> Any:
+        """The slot that it may have lasts as long as the body, and ends with it."""
+        _logger.warning("%s runs unguarded: %s", self.name, effect.error)
+        try:
+            value = self.run_without_store()
         except BaseException:
             for work in self.works.values():
                 with suppress(StoreError):
@@ -138,54 +303,30 @@ class _Carrying:
                 work.complete("succeeded", None)
         return value
 
-    def _of_the_queue(self, effect: Effect) -> Effect:
-        delivery, port = self._delivery, self._port
-        if isinstance(effect, LookAfter):
-            return delivery.holder_is(port.look_after(effect.holder), time.time())
-        if isinstance(effect, StandIn):
-            port.stand_in(effect.holder, effect.envelope)
-            return delivery.stood_in(time.time())
-        if isinstance(effect, Republish):
-            port.republish(effect.envelope, effect.within)
-            return delivery.republished()
-        assert isinstance(effect, Rename)
-        return delivery.renamed(*port.rename(effect.done))
+    def run_without_store(self) -> Any:
+        if self.guarded is None:
+            return self.body()
+        layer, (idempotency_key, effect) = self.delivery.layers[-1], self._known_by()
+        effects = effects_of(layer.policy, layer.owner, idempotency_key, effect)
+        with lone_fence(layer.entry, layer.owner, idempotency_key, effects) as fence:
+            if self.slot is not None:
+                fence.scheduled_for, fence.schedule = self.slot.scheduled_for, self.slot.schedule
+            return self.body()
 
-    def _ask(self, effect: Ask) -> Effect:
-        delivery = self._delivery
-        layer = delivery.layers[effect.layer]
-        asked, answer = self._guards[effect.layer].ask(
-            check_claim(effect.claim),
-            tell=layer.slot is None and not effect.again,
-            arguments=self._port.arguments,
-            after_outage=delivery.envelope.after_outage,
-        )
-        if isinstance(answer, Lease):
-            work = self.works[effect.layer] = self._port.work(layer, answer, asked)
-            if effect.layer < len(delivery.layers) - 1:
-                work.keep_alive()  # what is asked for next may be waited for
-        return delivery.answered(answer, time.time())
 
-    def _look(self, effect: Look) -> Effect:
-        return self._delivery.looked(self._guards[-1].store.get(effect.entry))
-
-    def _settle(self, step: Settle | EndQueued | RaiseTokens) -> Effect:
-        work = self.works.get(step.layer) if isinstance(step, Settle) else None
-        try:
-            if isinstance(step, RaiseTokens):
-                self._guards[-1].raise_tokens(step.entry, step.floor, self._delivery.layers[-1].policy)
-                return self._delivery.settled(True)
-            if isinstance(step, Settle):
-                self._port.before(step)
-            if work is None:
-                at = step.at if isinstance(step, Settle) else -1
-                return self._delivery.settled(carry_out(self._guards[at], step))
-            assert isinstance(step, Settle)
-            return self._delivery.settled(_end(self._guards[step.layer], work, step))
-        except StoreError as error:
-            report = _logger.error if isinstance(step, Settle) and step.matters else _logger.warning
-            report("%s: recording its end failed: %s", self._port.name, error)
-            return self._delivery.not_settled(error)
+_CARRIED_OUT: dict[type[Effect], Callable[[Port, Delivery, Any], Effect]] = {
+    Ask: Port._ask,
+    Look: Port._look,
+    RunBody: Port._run_body,
+    Settle: Port._settle,
+    EndQueued: Port._settle,
+    RaiseTokens: Port._settle,
+    Wait: Port._wait,
+    LookAfter: Port._look_after,
+    StandIn: Port._stand_in,
+    Republish: Port._republish,
+    Rename: Port._rename,
+}
 
 
 def _end(guard: Guard, work: Work, step: Settle) -> bool:
@@ -243,9 +384,9 @@ def settle_all(guards: Sequence[Guard], steps: Iterable[Settle]) -> None:
             carry_out(guards[step.at], step)
 
 
-def _report_skipped(guard: Guard, delivery: Delivery, holder: Held) -> None:
-    slot = delivery.layers[0].slot
+def _report_skipped(guard: Guard, layer: Layer, holder: Held) -> None:
+    slot = layer.slot
     assert slot is not None
     facts = {"holder": holder.owner, "state": holder.state, "since": holder.since}
     detail = f"slot {slot.scheduled_for.isoformat()}, at its worker"
-    guard.tell("slot_skipped", Claimant(slot.schedule, delivery.layers[0].owner, ""), detail=detail, **facts)
+    guard.tell("slot_skipped", Claimant(slot.schedule, layer.owner, ""), detail=detail, **facts)

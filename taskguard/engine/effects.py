@@ -7,7 +7,7 @@ from typing import Any, Literal
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.under import Ended as Ended
 from taskguard.engine.value import Value
-from taskguard.store import Claim, Completed, Entry, Held, How
+from taskguard.protocol.store import Claim, Completed, Entry, Held, How
 
 Known = Literal["coming", "put_off", "gone", "unknown"]
 """What the queue knows of a job that is queued: it will come; its time has not come; it will not come; nothing."""

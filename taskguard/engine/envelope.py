@@ -17,6 +17,8 @@ class Envelope(NamedTuple):
     """Tells apart the calls that were given one id by their callers."""
     key: str = ""
     """The key, fixed when the call was made."""
+    label: str = ""
+    """The key as people read it."""
     queue_entry: str = ""
     """The entry that holds the job's place in the queue, where that is not the one its `hold` says."""
     payload: str = ""
@@ -54,16 +56,6 @@ class Envelope(NamedTuple):
         """For the job's next start: it was not deferred, waits for nobody and is not a copy."""
         return self._replace(join="", copy="", heir="", rounds=0, since=0.0, after_outage=False, unanswered=False)
 
-    def said(self) -> dict[str, Any]:
-        """The fields that travel, under the names they have on the wire."""
-        return {WIRE_NAMES.get(name, name): value for name, value in zip(self._fields, self, strict=True) if value}
-
-    @classmethod
-    def heard(cls, facts: Mapping[str, Any]) -> Envelope:
-        """What was said, by this version or another one."""
-        return cls(**{name: facts[wire] for name, wire in _FIELDS if facts.get(wire)})
-
 
 WIRE_NAMES = {"queue_entry": "place"}
 """What a field is called in a message, where that is not its name here: messages outlive a release."""
-_FIELDS = [(name, WIRE_NAMES.get(name, name)) for name in Envelope._fields]

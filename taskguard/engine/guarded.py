@@ -6,14 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from taskguard.engine.envelope import Envelope
-from taskguard.errors import ConfigurationError
 from taskguard.guard import Guard
-from taskguard.keys import KeyMaker
-from taskguard.places import place_of, run_of
-from taskguard.policy import Policy
-from taskguard.store import Entry
-
-_NOT_YET = ("replace_queued", "cancel_running")
+from taskguard.keys.maker import KeyMaker
+from taskguard.protocol.entry_names import place_of, run_of
+from taskguard.protocol.policy import Policy
+from taskguard.protocol.store import Entry
 
 
 class GuardedFunction:
@@ -24,17 +21,22 @@ class GuardedFunction:
     shows_arguments = False
     """Whether the history has the values of each call."""
 
-    @property
-    def policy(self) -> Policy:
-        raise NotImplementedError
+    policy: Policy
+    keys: KeyMaker
 
     @property
-    def keys(self) -> KeyMaker:
-        raise NotImplementedError
+    def has_readable_keys(self) -> bool:
+        """Whether what a key is made of is written beside it, for people."""
+        return self.policy.readable_keys
 
     @property
     def own_guard(self) -> Guard:
         raise NotImplementedError
+
+    @property
+    def is_named_in_payloads(self) -> bool:
+        """Whether a payload that goes with an idempotency key names the function. Each queue did so from the start."""
+        return True
 
     # -- one call --------------------------------------------------------------------------------------------------
 
@@ -46,19 +48,21 @@ class GuardedFunction:
         if envelope.key:
             return envelope
         given = envelope.idempotency_key
-        key = self.keys.explicit(given) if given else self.keys(args, kwargs)
-        return envelope._replace(key=key, payload=self.payload(args, kwargs, explicit=bool(given)))
-
-    def payload(self, args: Any, kwargs: Any, *, explicit: bool = False) -> str:
-        """What tells two calls of one key apart: the function, and all arguments. Empty where the key says it all."""
-        if explicit:
-            return f"{self.name}:{self.keys.payload(args, kwargs)}"
-        says_all = self.policy.key is None and self.policy.key_space is None
-        return "" if says_all else f"{self.name}:{self.keys.likeness(args, kwargs)}"
+        # The payload is what tells two calls of one key apart: the function, and all arguments.
+        payload = ""
+        if given:
+            key, label = self.keys.labelled_by(given)
+            payload = self.keys.payload(args, kwargs)
+            payload = f"{self.name}:{payload}" if self.is_named_in_payloads else payload
+        else:
+            key, label = self.keys.labelled(args, kwargs)
+            if self.policy.key is not None or self.policy.key_space is not None:  # else the key says it all
+                payload = f"{self.name}:{self.keys.likeness(args, kwargs)}"
+        return envelope._replace(key=key, label=label if label and self.has_readable_keys else "", payload=payload)
 
     def arguments(self, args: Any, kwargs: Any) -> str:
-        """What the history has of the values of a call: nothing, unless that was asked for."""
-        return self.keys.shown(args, kwargs) if self.shows_arguments else ""
+        """What the history has of the values of a call, where it shows them."""
+        return self.keys.shown(args, kwargs)
 
     # -- by hand ---------------------------------------------------------------------------------------------------
 
@@ -84,19 +88,6 @@ class GuardedFunction:
         key, policy = self.key(*args, **kwargs), self.policy
         names = {run_of(policy, key, ""), place_of(policy, key)} if policy.hold != "queued" else {key}
         return sorted(names - {""})
-
-
-def supported(policy: Policy, queue: str) -> Policy:
-    """The policy; ConfigurationError for what no queue supports yet."""
-    for conflict in (policy.on_conflict.enqueue, policy.on_conflict.run):
-        if conflict in _NOT_YET:
-            raise ConfigurationError(
-                f'on_conflict="{conflict}" is not yet supported for {queue}; write "skip", "raise", "wait" or '
-                '"run_once_more"'
-            )
-    if policy.debounce is not None:
-        raise ConfigurationError(f"debounce is not yet supported for {queue}; leave it out")
-    return policy
 
 
 def part_of(options: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import Literal
 
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.value import Value
-from taskguard.places import job_of, next_of, place_of, run_of
-from taskguard.policy import Policy
-from taskguard.rules import MICROS
+from taskguard.protocol.entry_names import job_of, next_of, place_of, run_of
+from taskguard.protocol.policy import Policy
+from taskguard.protocol.rules import MICROS
 from taskguard.schedule.note import Note
 from taskguard.schedule.payload import write
 
@@ -68,16 +68,17 @@ def key_layer(policy: Policy, envelope: Envelope, owner: str, slot: Note | None 
     if slot is not None:  # of a scheduled job `overlap` says what happens, whatever its function was decorated with
         own = slot.overlap == "allow_all"
         entry = job_of(envelope.key, owner) if own else run_of(policy, envelope.key, envelope.join or owner)
-        return Layer(owner, entry, policy, _conflict_of(slot))
-    entry = run_of(policy, envelope.key, envelope.join or owner)
+        return Layer(owner=owner, entry=entry, policy=policy, conflict=_conflict_of(slot))
+    entry = envelope.key if policy.hold != "queued" else run_of(policy, envelope.key, envelope.join or owner)
     conflict = policy.on_conflict.run
     if conflict == "wait":
-        return Layer(owner, entry, policy, "wait", policy.wait_up_to)
+        return Layer(owner=owner, entry=entry, policy=policy, conflict="wait", wait_up_to=policy.wait_up_to)
     if conflict == "raise":
-        return Layer(owner, entry, policy, "raise")
+        return Layer(owner=owner, entry=entry, policy=policy, conflict="raise")
     # It is to run after the other one: a place in the queue is held for that very purpose.
-    runs_after = conflict == "run_once_more" or policy.hold == "one_queued_one_running" or is_next(envelope)
-    return Layer(owner, entry, policy, "wait" if runs_after else "skip")
+    runs_after = conflict == "run_once_more" or policy.hold == "one_queued_one_running"
+    runs_after = runs_after or (envelope.queue_entry != "" and is_next(envelope))
+    return Layer(owner=owner, entry=entry, policy=policy, conflict="wait" if runs_after else "skip")
 
 
 def slot_layer(slot: Note, policy: Policy, owner: str, *, kept: bool) -> Layer:
@@ -86,7 +87,7 @@ def slot_layer(slot: Note, policy: Policy, owner: str, *, kept: bool) -> Layer:
     *kept*: the queue keeps the message until the job has ended. If its worker dies, it is to come again.
     """
     payload = write(round(slot.at * MICROS), kept=kept)
-    return Layer(owner, slot.run, policy, _conflict_of(slot), slot=slot, payload=payload)
+    return Layer(owner=owner, entry=slot.run, policy=policy, conflict=_conflict_of(slot), slot=slot, payload=payload)
 
 
 def _conflict_of(slot: Note) -> Conflict:

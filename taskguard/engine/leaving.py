@@ -1,4 +1,5 @@
-"""How a delivery leaves: what it holds is settled from the inside out, and only then comes its last effect.
+"""How a body ended, and how a delivery leaves: what it holds is settled from the inside out, and only then comes its
+last effect.
 
 A job that ends without a lease leaves a receipt, so that no other copy of its message runs; and its place in the queue
 becomes free.
@@ -6,7 +7,7 @@ becomes free.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from taskguard.engine.effects import (
     Defer,
@@ -16,9 +17,9 @@ from taskguard.engine.effects import (
     GoOn,
     Last,
     Raise,
+    RaiseTokens,
     Reason,
     Return,
-    RunBody,
     RunUnguarded,
     Settle,
     Verb,
@@ -27,7 +28,7 @@ from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Facts, Layer, Terms
 from taskguard.engine.value import Value
 from taskguard.errors import StoreError
-from taskguard.store import Completed, Entry, Held, How
+from taskguard.protocol.store import Completed, Entry, Held, How
 
 End = Literal["complete", "fail", "release", "requeue", "nothing"]
 """What becomes of a claim: "fail" completes it where failures are reused, and releases it elsewhere."""
@@ -68,20 +69,23 @@ class Leaving(Value):
     steps: tuple[Effect, ...] = ()
     then: Last | None = None
 
-    def names(self, at: int) -> tuple[str, str, str]:
-        """Under which a layer is settled."""
-        return self.entry(at), self.layers[at].owner, self.facts.attempt
-
     def entry(self, at: int) -> str:
-        is_inner = at in (-1, len(self.layers) - 1)
-        return (
-            f"{self.layers[at].entry}:beside:{self.facts.attempt}"
-            if self.beside and is_inner
-            else self.layers[at].entry
-        )
+        """The entry that a layer has, or would have."""
+        entry = self.layers[at].entry
+        return f"{entry}:beside:{self.facts.attempt}" if self.beside and at in (-1, len(self.layers) - 1) else entry
+
+    def _step(self, verb: Verb, which: int, **facts: Any) -> Settle:
+        """How a layer is settled: by its names alone, unless its lease (*layer*) is given."""
+        layer = self.layers[which]
+        return Settle(verb=verb, entry=self.entry(which), owner=layer.owner, attempt=self.facts.attempt, **facts)
 
     def deferral(self, reason: Reason, holder: Held | Entry | None = None, within: float = float("inf")) -> Defer:
-        return Defer(self.envelope._replace(rounds=self.envelope.rounds + 1), reason, holder, within)
+        return Defer(
+            envelope=self.envelope._replace(rounds=self.envelope.rounds + 1),
+            reason=reason,
+            holder=holder,
+            within=within,
+        )
 
     def leave(
         self,
@@ -136,19 +140,17 @@ class Leaving(Value):
         layer, ended = self.layers[at], self.ended
         if end == "nothing":
             return []
-        names = (*self.names(at), at)
         if end == "requeue" and self.beside and at == len(self.layers) - 1:
             end = "release"  # no other delivery looks at that entry
         if end == "requeue":
             seconds, copy_for = self._waits_for(ended)
-            step = Settle("requeue", *names, seconds=seconds, copy_for=copy_for, copy=copy, matters=matters)
-            step.keep_starts = keep_starts
-            return [step]
+            more = {"copy": copy, "keep_starts": keep_starts, "matters": matters}
+            return [self._step("requeue", at, layer=at, seconds=seconds, copy_for=copy_for, **more)]
         is_reused = end == "fail" and layer.policy.on_done == "reuse"
         verb: Verb = "complete" if end == "complete" or is_reused else "release"
         outcome = ended.outcome if ended is not None and layer.slot is None else None
         failure = error if end == "fail" else None
-        return [Settle(verb, *names, how=how, outcome=outcome, error=failure, matters=matters)]
+        return [self._step(verb, at, layer=at, how=how, outcome=outcome, error=failure, matters=matters)]
 
     def _waits_for(self, ended: Ended | None, delay: float = 0.0) -> tuple[float, float]:
         """For how long the job waits in the queue, and after how long its message counts as lost."""
@@ -160,16 +162,22 @@ class Leaving(Value):
 
     def _receipt(self, at: int, how: How, error: BaseException | None) -> Settle:
         layer = self.layers[at]
-        names = (layer.entry, layer.owner, self.facts.attempt)
-        failure = error if layer.slot is None else None
-        step = Settle("release", *names, how=how, error=failure, keep_for=layer.policy.keep, anyway=True)
-        step.at, step.spares_other_run = at, True
-        return step
+        return Settle(
+            verb="release",
+            entry=layer.entry,
+            owner=layer.owner,
+            attempt=self.facts.attempt,
+            at=at,
+            how=how,
+            error=error if layer.slot is None else None,
+            keep_for=layer.policy.keep,
+            anyway=True,
+            spares_other_run=True,
+        )
 
     def free_queue_entry(self) -> Settle:
         """The job starts, or ends: the next one may take its place in the queue."""
-        names = (self.queue_entry, self.layers[-1].owner, self.facts.attempt)
-        return Settle("release", *names, keep_for=self.layers[-1].policy.keep, anyway=True)
+        return free_place(self.queue_entry, self.layers[-1], self.facts.attempt)
 
     def _next_step(self) -> Effect:
         if self.steps:
@@ -182,17 +190,20 @@ class Leaving(Value):
 
     def settled(self, accepted: bool) -> Effect:
         """The store has accepted a step, or refused it."""
-        if self.phase == "starting":
-            self.phase = "body"
-            return RunBody()
+        if self.phase != "leaving":
+            return self.went_on()
         step, self.steps = self.steps[0], self.steps[1:]
         if not accepted and isinstance(step, Settle) and (step.matters or step.spares_other_run):
             self._not_taken(step)
         return self._next_step()
 
+    def went_on(self, error: StoreError | None = None) -> Effect:
+        """A step before the body was carried out, or not."""
+        raise NotImplementedError
+
     def _not_taken(self, step: Settle) -> None:
         if step.spares_other_run:
-            self.then, self.steps = Drop(COPY_RUNS), ()  # which says how the job ends
+            self.then, self.steps = Drop(why=COPY_RUNS), ()  # which says how the job ends
         elif self.facts.can_wait:
             self._go_back("replaced")  # another run has begun, and reports how the work ended
         elif isinstance(self.then, Return):
@@ -200,8 +211,8 @@ class Leaving(Value):
 
     def not_settled(self, error: StoreError) -> Effect:
         """The store did not answer, to the end of all patience."""
-        if self.phase == "starting":
-            return self.settled(False)
+        if self.phase != "leaving":
+            return self.went_on(error)
         step, self.steps = self.steps[0], self.steps[1:]
         what = self.terms.on_store_error
         if isinstance(step, Settle) and step.spares_other_run and self.facts.can_wait:
@@ -210,9 +221,9 @@ class Leaving(Value):
         if not isinstance(step, Settle) or not step.matters or self.layers[-1].slot is not None:
             return self._next_step()
         if what == "run_unguarded":
-            self.then = Return(self.then.value, False) if isinstance(self.then, Return) else self.then
+            self.then = Return(value=self.then.value, is_known=False) if isinstance(self.then, Return) else self.then
         elif what == "fail" or not self.facts.can_wait:
-            self.then = Raise(error)
+            self.then = Raise(error=error)
         else:
             self._go_back("store_away")
         return self._next_step()
@@ -237,13 +248,93 @@ class Leaving(Value):
         for at in range(len(self.layers) - 1, -1, -1):
             layer = self.layers[at]
             if comes_again and not (self.beside and at == len(self.layers) - 1):
-                step = Settle("requeue", *self.names(at), seconds=seconds, copy_for=copy_for)
-            else:
-                step = Settle("release", *self.names(at), how="failed", keep_for=layer.policy.keep, anyway=True)
-                step.error = error if layer.slot is None else None
-                step.spares_other_run = True
-            step.at = at
-            steps.append(step)
+                steps.append(self._step("requeue", at, at=at, seconds=seconds, copy_for=copy_for))
+                continue
+            failure = error if layer.slot is None else None
+            more = {"how": "failed", "error": failure, "anyway": True, "spares_other_run": True}
+            steps.append(self._step("release", at, at=at, keep_for=layer.policy.keep, **more))
         if self.queue_entry and not comes_again and not self.met_itself:
             steps.append(self.free_queue_entry())
         return tuple(steps)
+
+    # -- how the body ended -------------------------------------------------------------------------------------------
+
+    def body_ended(self, ended: Ended) -> Effect:
+        self.ended = ended
+        if ended.floor > self.envelope.floor:
+            self.envelope = self.envelope._replace(floor=ended.floor)
+        return _ENDS[ended.kind](self, ended)
+
+    def _returned(self, ended: Ended) -> Effect:
+        return self.leave(Return(value=ended.value), own="complete", how="succeeded", outer="complete", matters=True)
+
+    def _failed(self, ended: Ended) -> Effect:
+        assert ended.error is not None
+        return self.leave(
+            Raise(error=ended.error, ended_as="failed"),
+            own="fail",
+            how="failed",
+            outer="release",
+            error=ended.error,
+            matters=True,
+        )
+
+    def _goes_on(self, ended: Ended) -> Effect:
+        copy = self.facts.attempt if self.terms.names_copies else ""
+        # With hold="queued" a job that joined another has the entry of that one, and keeps it.
+        join = self.envelope.join if self.layers[-1].policy.hold == "queued" else ""
+        envelope = self.envelope.as_new()._replace(copy=copy, join=join)
+        return self.leave(GoOn(envelope=envelope, ended=ended), own="requeue", copy=copy, matters=True)
+
+    def _goes_back(self, ended: Ended) -> Effect:
+        assert ended.error is not None
+        # Of a plain task that a schedule made, the message of a retry has left already.
+        return self.leave(Raise(error=ended.error), own="requeue", matters=self.layers[-1].slot is None)
+
+    def _passes(self, ended: Ended) -> Effect:
+        """The body's own word to its queue: the work is neither done nor failed."""
+        then = Return(value=ended.value) if ended.error is None else Raise(error=ended.error)
+        return self.leave(then, own="release", how=_WORDS[ended.kind], outer="release", matters=True)
+
+    def _cancelled(self, ended: Ended) -> Effect:
+        assert ended.error is not None
+        return self.leave(Drop(why="its slot was cancelled"), own="release", how="revoked", outer="nothing")
+
+    def _lost(self, ended: Ended) -> Effect:
+        assert ended.error is not None
+        if not self.facts.can_wait:
+            tokens = (RaiseTokens(entry=self.entry(-1), floor=ended.floor),) if ended.floor else ()
+            return self.leave(Raise(error=ended.error), own="release", outer="release", last=tokens)
+        # If nobody has the key by now, that was one of its starts; or its token was too low.
+        end: End = "requeue" if ended.comes_again else "release"
+        return self.leave(self.deferral("lost"), own=end, outer=end, keep_starts=not ended.floor)
+
+    def _not_begun(self, ended: Ended) -> Effect:
+        return self.leave(self.deferral("whole_time"), own="requeue")
+
+
+_ENDS = {
+    "returned": Leaving._returned,
+    "failed": Leaving._failed,
+    "retry": Leaving._goes_on,
+    "goes_back": Leaving._goes_back,
+    "ignored": Leaving._passes,
+    "rejected": Leaving._passes,
+    "released": Leaving._passes,
+    "lost": Leaving._lost,
+    "cancelled": Leaving._cancelled,
+    "not_begun": Leaving._not_begun,
+}
+_WORDS: dict[str, How] = {"ignored": "ignored", "rejected": "rejected", "released": "released"}
+
+
+def free_place(queue_entry: str, inner: Layer, attempt: str) -> Settle:
+    """A job's place in the queue becomes free."""
+    return Settle(
+        verb="release",
+        entry=queue_entry,
+        owner=inner.owner,
+        attempt=attempt,
+        keep_for=inner.policy.keep,
+        anyway=True,
+    )

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from taskguard.engine.drive import carry_out
 from taskguard.engine.effects import Settle
 from taskguard.engine.layers import Layer, Terms
+from taskguard.engine.leaving import free_place
 from taskguard.engine.value import Value
 from taskguard.guard import Guard
-from taskguard.store import Claimant, How
+from taskguard.protocol.store import Claimant, How
 
 
 class Gone(Value):
@@ -38,7 +39,14 @@ class Gone(Value):
         """
         done = False
         for layer, guard in zip(reversed(self.layers), reversed(guards), strict=True):
-            step = Settle("release", layer.entry, layer.owner, self.attempt, how=how, keep_for=layer.policy.keep)
+            step = Settle(
+                verb="release",
+                entry=layer.entry,
+                owner=layer.owner,
+                attempt=self.attempt,
+                how=how,
+                keep_for=layer.policy.keep,
+            )
             # Once its key is settled the job has ended, and so has its slot, whoever has that by now.
             is_over = ends_slot and layer.slot is not None
             step.anyway = anyway or done or is_over
@@ -49,9 +57,7 @@ class Gone(Value):
             accepted = carry_out(guard, step)
             done = done or (accepted and not is_over)
         if self.queue_entry and (done or anyway):
-            inner = self.layers[-1]
-            names = (self.queue_entry, inner.owner, self.attempt)
-            carry_out(guards[-1], Settle("release", *names, keep_for=inner.policy.keep, anyway=True))
+            carry_out(guards[-1], free_place(self.queue_entry, self.layers[-1], self.attempt))
         if done:
             guards[-1].tell("failed" if how == "failed" else "released", self._claimant, detail=detail)
         return done
@@ -62,7 +68,7 @@ class Gone(Value):
         """The job comes again."""
         done = False
         for layer, guard in zip(reversed(self.layers), reversed(guards), strict=True):
-            step = Settle("requeue", layer.entry, layer.owner, self.attempt)
+            step = Settle(verb="requeue", entry=layer.entry, owner=layer.owner, attempt=self.attempt)
             step.seconds, step.copy_for = terms.queued_for + delay, terms.republish_after + delay
             step.keep_starts = keep_starts
             done = carry_out(guard, step) or done

@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 from taskguard.engine.effects import Ask, Effect, EndQueued, Known, Last, Look, LookAfter, Raise, StandIn
 from taskguard.engine.envelope import Envelope
-from taskguard.engine.layers import queue_entry_of
 from taskguard.engine.value import Value
 from taskguard.errors import DuplicateTaskError, PayloadMismatchError
-from taskguard.places import is_queued, next_of, run_of
-from taskguard.policy import REUSE, Policy
+from taskguard.keys.maker import is_of_another_call
+from taskguard.protocol.entry_names import is_queued, next_of, place_of, run_of
+from taskguard.protocol.policy import REUSE, Policy
+from taskguard.protocol.store import Claim, Completed, Entry, Held, How, Lease
 from taskguard.schedule.note import may_be_of_a_slot
-from taskguard.store import Claim, Completed, Entry, Held, How, Lease
 
 TRIES = 5
 """So often a holder that its queue has given up is ended, and the place claimed again."""
@@ -69,18 +69,18 @@ class Call(Value):
 
     def begin(self) -> Effect:
         envelope = self.envelope
-        self.entry = queue_entry_of(self.policy, envelope)
+        self.entry = envelope.queue_entry or place_of(self.policy, envelope.key)
         if not self.entry or envelope.slot:
             return self.unclaimed()  # whether it may run is for the worker to ask, or for the run of its slot
         if self.policy.on_conflict.enqueue == "run_once_more" and not envelope.queue_entry:
-            return Look(next_of(envelope.key))
+            return Look(entry=next_of(envelope.key))
         return self._ask()
 
     def unclaimed(self) -> Publish:
         """The store was not asked about the run of this id, so this may not be its first call."""
         if self.may_be_further and not self.envelope.slot:
             self._name_call()
-        return Publish(self.envelope)
+        return Publish(envelope=self.envelope)
 
     def _name_call(self, *, has_ended: bool = False) -> None:
         self.envelope = self.envelope._replace(call=self.new_attempt(), unanswered=has_ended)
@@ -108,40 +108,41 @@ class Call(Value):
             keep_for=self.policy.keep,
             reuse=REUSE[self.policy.on_done],
             payload=self.envelope.payload,
+            label=self.envelope.label,
             copy_for=self.copy_for,
             replace_queued=replace,
             meanwhile=self.meanwhile,
         )
-        return Ask(0, claim)
+        return Ask(layer=0, claim=claim)
 
     def answered(self, answer: Lease | Held | Completed) -> Effect:
         if isinstance(answer, Lease):
             if self.may_be_further and answer.key != run_of(self.policy, self.envelope.key, self.owner):
                 self._name_call()
-            return Publish(self.envelope, answer)
+            return Publish(envelope=self.envelope, claimed=answer)
         if not self.policy.enforce:
             return self.unclaimed()
         mine = self.envelope.payload if self.envelope.idempotency_key else ""
-        if mine and answer.payload and mine != answer.payload:
+        if mine and answer.payload and is_of_another_call(mine, answer.payload):
             return self._refuse(PayloadMismatchError(answer.key, self.shown(answer.owner)), answer)
         if answer.owner == self.owner:
             return self._met_itself(answer)
         if isinstance(answer, Completed):
             # A worker answers under this id.
-            return Publish(self.envelope, about=answer) if self.needs_own_handle else Answer(answer)
+            return Publish(envelope=self.envelope, about=answer) if self.needs_own_handle else Answer(found=answer)
         self.held = answer
-        return LookAfter(answer)
+        return LookAfter(holder=answer)
 
     def _met_itself(self, found: Held | Completed) -> Effect:
         """This id was called before. Its message goes out once more if it is queued, or if only that will do."""
         if self.hears_by_message:
             self._name_call(has_ended=isinstance(found, Completed))
         if isinstance(found, Held) and found.state == "queued":
-            return Publish(self.envelope, found, found)
-        return Publish(self.envelope, about=found) if self.hears_by_message else Answer(found)
+            return Publish(envelope=self.envelope, claimed=found, about=found)
+        return Publish(envelope=self.envelope, about=found) if self.hears_by_message else Answer(found=found)
 
     def _refuse(self, error: Exception, found: Held | Completed) -> Effect:
-        return Publish(self.envelope, about=found) if self.nobody_listens else Raise(error)
+        return Publish(envelope=self.envelope, about=found) if self.nobody_listens else Raise(error=error)
 
     def holder_is(self, known: Known, has_handle: bool) -> Effect:
         """What the queue knows of the holder; *has_handle*: and whether it can be answered with."""
@@ -150,10 +151,12 @@ class Call(Value):
         if known == "gone" and held.state == "queued" and self.tries > 0:
             self.tries -= 1
             how: How = "revoked" if has_handle else "expired"
-            return EndQueued(held.key, held.owner, how, self.policy.keep)
+            return EndQueued(entry=held.key, owner=held.owner, how=how, keep_for=self.policy.keep)
         is_unbacked = held.publish and known == "unknown"
         if is_unbacked and held.payload == self.envelope.payload and not may_be_of_a_slot(held.owner):
-            return StandIn(held, self.envelope._replace(id=held.owner, queue_entry="", slot=None, call="").as_new())
+            return StandIn(
+                holder=held, envelope=self.envelope._replace(id=held.owner, queue_entry="", slot=None, call="").as_new()
+            )
         # Else that message cannot be made of this call: this one is published, and takes its place if need be.
         return self._meet(held, is_unbacked or known == "gone" or not has_handle)
 
@@ -171,7 +174,7 @@ class Call(Value):
         if conflict == "raise" and self.may_raise:
             error = DuplicateTaskError(held.key, self.shown(held.owner), held.state, held.since, held.token)
             if held.publish and has_no_handle and not self.nobody_listens:
-                return Publish(self.envelope._replace(join=held.owner), about=held, raises=error)
+                return Publish(envelope=self.envelope._replace(join=held.owner), about=held, raises=error)
             return self._refuse(error, held)
         is_news = held.state == "running" or held.payload != self.envelope.payload
         if conflict == "run_once_more" and is_news:
@@ -180,5 +183,5 @@ class Call(Value):
             return self._ask(replace=replace)  # the newest arguments run
         if self.needs_own_handle or has_no_handle:
             joins = self.envelope if conflict == "raise" else self.envelope._replace(join=held.owner)
-            return Publish(joins, about=held)
-        return Answer(held)
+            return Publish(envelope=joins, about=held)
+        return Answer(found=held)

@@ -6,15 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 from taskguard.engine.value import Value
+from taskguard.engine.work import Kept, Work, names_claim
 from taskguard.errors import LeaseLostError, StoreError
 from taskguard.fence import current_fences
-from taskguard.work import Kept, Work, names_claim
 
 T = TypeVar("T")
 
 
 class Ended(Value):
     """How a body ended, as `ended_by` or the queue's adapter reads it."""
+
+    def __init__(self, kind: str, **more: Any) -> None:
+        super().__init__(kind=kind, **more)
 
     kind: Literal[
         "returned",

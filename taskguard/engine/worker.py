@@ -21,14 +21,14 @@ from taskguard.engine.effects import (
     Rename,
     Replay,
     Republish,
+    RunBody,
     RunUnguarded,
     StandIn,
     Wait,
 )
-from taskguard.engine.ending import Ending
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Facts, Layer, Terms, is_next
-from taskguard.engine.leaving import COPY_WAITS
+from taskguard.engine.leaving import COPY_WAITS, Leaving
 from taskguard.errors import (
     DuplicateTaskError,
     PayloadMismatchError,
@@ -37,10 +37,11 @@ from taskguard.errors import (
     TooManyStartsError,
     WaitTimeoutError,
 )
-from taskguard.places import is_queued
-from taskguard.policy import REUSE
+from taskguard.keys.maker import is_of_another_call
+from taskguard.protocol.entry_names import is_queued
+from taskguard.protocol.policy import REUSE
+from taskguard.protocol.store import Claim, Completed, Entry, Held, How, Lease
 from taskguard.schedule.note import may_be_of_a_slot
-from taskguard.store import Claim, Completed, Entry, Held, How, Lease
 
 HEIR_WAITS = 5
 """Rounds, some eight seconds in all, that a job waits for a queued holder whose message seems to be lost."""
@@ -48,27 +49,27 @@ ENDED_BY_THE_SCHEDULE = ("revoked", "expired", "skipped")
 """A slot that ended so does not go on, whatever the key of its function says."""
 
 
-class Delivery(Ending):
+class Delivery(Leaving):
     @classmethod
     def of(
         cls, terms: Terms, facts: Facts, envelope: Envelope, layers: tuple[Layer, ...], queue_entry: str = ""
     ) -> Delivery:
         apart = queue_entry if queue_entry != layers[-1].entry else ""
-        return cls(terms, facts, envelope, layers, apart)
+        return cls(terms=terms, facts=facts, envelope=envelope, layers=layers, queue_entry=apart)
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
     def begin(self, other_store: BaseException | None = None) -> Effect:
         """*other_store*: its publisher asked another store than this process does."""
         if other_store is not None:
-            return self._wait("other_store") if self.facts.can_wait else Raise(other_store)
+            return self._wait("other_store") if self.facts.can_wait else Raise(error=other_store)
         return self._begin()
 
     def _begin(self) -> Effect:
         if self.envelope.join and self.queue_entry:
             # The one it joins may have a place in the queue apart from its run: then that one runs, and this one waits.
             self.phase = "yielding"
-            return Look(self.queue_entry)
+            return Look(entry=self.queue_entry)
         return self._ask()
 
     def _ask(self, **more: Any) -> Effect:
@@ -76,7 +77,9 @@ class Delivery(Ending):
         is_key = layer.slot is None
         reuse = REUSE[layer.policy.on_done]
         claim = Claim(
-            *self.names(self.at),
+            layer.entry if not self.beside else self.entry(self.at),
+            layer.owner,
+            self.facts.attempt,
             lease=layer.policy.lease,
             keep_for=layer.policy.keep,
             floor=envelope.floor,
@@ -84,12 +87,13 @@ class Delivery(Ending):
             skip=self._ends_at_once(layer),
             join=envelope.join if is_key and not self.beside else "",
             payload=envelope.payload if is_key else layer.payload,
+            label=envelope.label if is_key else "",
             copy=envelope.copy,
             copy_for=self.terms.republish_after if self.terms.names_copies and is_key else 0.0,
         )
         again, self.asked = self.asked, True
         self.phase = "asking"
-        return Ask(self.at, replace(claim, **more) if more else claim, again)
+        return Ask(layer=self.at, claim=replace(claim, **more) if more else claim, again=again)
 
     def _ends_at_once(self, layer: Layer) -> bool:
         """Whether this job is over if another one runs: its receipt is written in the same step that finds it out."""
@@ -109,7 +113,7 @@ class Delivery(Ending):
             self.at, self.beside = len(self.layers) - 1, True
             return self._ask()
         mine = self.envelope.payload if self.envelope.idempotency_key and layer.slot is None else ""
-        if mine and answer.payload and mine != answer.payload:
+        if mine and answer.payload and is_of_another_call(mine, answer.payload):
             return self._refuse(PayloadMismatchError(answer.key, self.facts.shown(answer.owner)))
         if isinstance(answer, Completed):
             return self._found_ended(answer, layer)
@@ -119,9 +123,9 @@ class Delivery(Ending):
             return self._leave_to_its_copy()
         if answer.state == "queued" and not is_itself:
             self.phase, self.holder = "holder", answer
-            return LookAfter(answer)
+            return LookAfter(holder=answer)
         if not self.facts.can_wait:
-            return self.leave(Raise(self._duplicate(answer)))
+            return self.leave(Raise(error=self._duplicate(answer)))
         if is_itself:
             return self._found_itself(answer)
         self.holder = answer
@@ -133,20 +137,22 @@ class Delivery(Ending):
         is_last = self.at == len(self.layers) - 1
         if is_last and lease.starts > layer.policy.max_starts:
             error = TooManyStartsError(lease.key, self.facts.shown(layer.owner), lease.starts, layer.policy.max_starts)
-            return self.leave(Raise(error, "failed"), own="fail", how="failed", outer="release", error=error)
+            return self.leave(
+                Raise(error=error, ended_as="failed"), own="fail", how="failed", outer="release", error=error
+            )
         if not is_last:
             self.at += 1
             return self._ask()
         self.envelope = self.envelope._replace(after_outage=False)
         if self.queue_entry and is_next(self.envelope):
             self.phase = "taking_place"
-            return Look(self.queue_entry)
+            return Look(entry=self.queue_entry)
         return self._run()
 
     def _found_ended(self, done: Completed, layer: Layer) -> Effect:
         if done.owner == layer.owner and self.facts.reuses_ids:
             self.phase, self.done = "renaming", done
-            return Rename(done)
+            return Rename(done=done)
         return self._answer_with(done, layer)
 
     def renamed(self, layers: tuple[Layer, ...] | None, by_hand: bool) -> Effect:
@@ -165,12 +171,14 @@ class Delivery(Ending):
                 self.at += 1
                 return self._ask()  # the function's own key has the outcome to answer with
             return self.leave(
-                Drop(f"its slot {done.how} before", done=done), outer="release", how=done.how, receipt=True
+                Drop(why=f"its slot {done.how} before", done=done), outer="release", how=done.how, receipt=True
             )
         is_refusal = is_own and done.how == "skipped" and layer.conflict == "raise"
         if is_refusal or done.how in ("succeeded", "failed"):
-            return self.leave(Replay(done), how=done.how, outer="complete" if done.how == "succeeded" else "release")
-        return self.leave(Drop(f"{done.how} before", done=done), how=done.how, outer="release")
+            return self.leave(
+                Replay(done=done), how=done.how, outer="complete" if done.how == "succeeded" else "release"
+            )
+        return self.leave(Drop(why=f"{done.how} before", done=done), how=done.how, outer="release")
 
     # -- meeting others -----------------------------------------------------------------------------------------------
 
@@ -189,12 +197,12 @@ class Delivery(Ending):
         self.stamp = held.stamp
         self.phase = "republishing"
         self.envelope = self.envelope._replace(rounds=self.envelope.rounds + 1)
-        return Republish(self.envelope, held.remaining)
+        return Republish(envelope=self.envelope, within=held.remaining)
 
     def _leave_to_its_copy(self) -> Effect:
         """That one is with the broker, whoever has the key by now: published once more it would be two."""
         self.met_itself = True
-        return self.leave(Drop(COPY_WAITS))
+        return self.leave(Drop(why=COPY_WAITS))
 
     def republished(self) -> Effect:
         """With the broker again, and named only now: named and never published, it would let all others be dropped."""
@@ -216,7 +224,7 @@ class Delivery(Ending):
         if known in ("gone", "put_off") or is_overdue:
             return self._ask(replace_queued=True)
         if not self.facts.can_wait:
-            return self.leave(Raise(self._duplicate(held)))
+            return self.leave(Raise(error=self._duplicate(held)))
         if layer.conflict == "skip" and layer.slot is not None:
             return self._skip(held, layer)
         if (over := self._over_time(held, layer, now)) is not None:
@@ -226,7 +234,9 @@ class Delivery(Ending):
         if known == "unknown" and held.publish:
             if held.payload == envelope.payload and not may_be_of_a_slot(held.owner):
                 self.phase = "standing_in"
-                return StandIn(held, envelope._replace(id=held.owner, queue_entry="", slot=None, call="").as_new())
+                return StandIn(
+                    holder=held, envelope=envelope._replace(id=held.owner, queue_entry="", slot=None, call="").as_new()
+                )
             if envelope.heir != held.owner:
                 # Its message seems to be lost, and cannot be made of this one. It may also just be on its way.
                 self.envelope = envelope._replace(heir=held.owner, rounds=0)
@@ -238,7 +248,7 @@ class Delivery(Ending):
         if known == "unknown" and queued.copies == 0:
             if envelope.heir == queued.owner and envelope.rounds >= HEIR_WAITS:
                 self.phase = "ending_holder"
-                return EndQueued(self.queue_entry, queued.owner, "expired", layer.policy.keep)
+                return EndQueued(entry=self.queue_entry, owner=queued.owner, how="expired", keep_for=layer.policy.keep)
             if envelope.heir != queued.owner:
                 self.envelope = envelope._replace(heir=queued.owner, rounds=0)
         waited = now - (envelope.since or now)
@@ -246,11 +256,11 @@ class Delivery(Ending):
             return self._refuse(WaitTimeoutError(*self._facts_of(queued), round(waited, 1)))
         return self._wait("queued", queued, now=now)
 
-    def settled(self, accepted: bool) -> Effect:
-        return self._ask() if self.phase == "ending_holder" else super().settled(accepted)
-
-    def not_settled(self, error: StoreError) -> Effect:
-        return self.store_away(error) if self.phase == "ending_holder" else super().not_settled(error)
+    def went_on(self, error: StoreError | None = None) -> Effect:
+        if self.phase == "ending_holder":
+            return self._ask() if error is None else self.store_away(error)
+        self.phase = "body"
+        return RunBody()
 
     def stood_in(self, now: float) -> Effect:
         return self._wait("queued", self.holder, now=now)
@@ -259,7 +269,9 @@ class Delivery(Ending):
         """Another job runs."""
         if layer.conflict == "raise":
             receipt = self.facts.reuses_ids and not self.facts.retried  # else it came with the answer
-            return self.leave(Raise(self._duplicate(held), "skipped"), how="skipped", outer="release", receipt=receipt)
+            return self.leave(
+                Raise(error=self._duplicate(held), ended_as="skipped"), how="skipped", outer="release", receipt=receipt
+            )
         if layer.conflict == "skip" and (layer.slot is not None or not self.facts.awaited):
             return self._skip(held, layer)
         if (over := self._over_time(held, layer, now)) is not None:
@@ -277,7 +289,9 @@ class Delivery(Ending):
         holder = held if self.layers[0].slot is not None else None
         # Of a holder that runs, the answer came with a receipt in the entry that was asked for.
         asked = self.at if held.state != "queued" else -1
-        return self.leave(Drop("skipped", holder), how="skipped", outer="release", receipt=True, has_receipt=asked)
+        return self.leave(
+            Drop(why="skipped", holder=holder), how="skipped", outer="release", receipt=True, has_receipt=asked
+        )
 
     def _over_time(self, held: Held, layer: Layer, now: float) -> Effect | None:
         waited = now - (self.envelope.since or now)
@@ -300,7 +314,7 @@ class Delivery(Ending):
             self.envelope = self.envelope._replace(since=now)  # neither an outage nor its own run counts
         self.phase, self.holder = "waiting", holder
         self.then = self.deferral(reason, holder, within)
-        return Wait(reason, holder, within)
+        return Wait(reason=reason, holder=holder, within=within)
 
     def waited(self, here: bool, given_up: How | None = None) -> Effect:
         """*here*: a moment has passed, and it can ask again; else the message is deferred.
@@ -311,8 +325,8 @@ class Delivery(Ending):
         deferral, self.then = self.then, None
         if given_up is not None:
             keep, names = self.layers[-1].policy.keep, {self.queue_entry, self.entry(-1)} - {""}
-            steps = [EndQueued(name, self.layers[-1].owner, given_up, keep) for name in names]
-            drop = Drop(f"{given_up} while it waited")
+            steps = [EndQueued(entry=name, owner=self.layers[-1].owner, how=given_up, keep_for=keep) for name in names]
+            drop = Drop(why=f"{given_up} while it waited")
             return self.leave(drop, how=given_up, outer="release", first=tuple(steps))
         if not here:
             return self.leave(deferral)
@@ -324,12 +338,12 @@ class Delivery(Ending):
         self.holder = entry
         if self.phase == "yielding":
             if entry is not None and is_queued(entry) and entry.owner == self.envelope.join:
-                return LookAfter(entry)
+                return LookAfter(holder=entry)
             return self._ask()
         if entry is None or entry.owner in ("", self.layers[-1].owner):
             return self._run()
         if is_queued(entry):
-            return LookAfter(entry)
+            return LookAfter(holder=entry)
         if entry.owner == self.envelope.join:
             return self._run()  # the one that it joined has ended with nothing
         return self._join_newer(entry.owner)
@@ -341,15 +355,15 @@ class Delivery(Ending):
 
     def _run(self) -> Effect:
         self.phase = "starting"
-        if self.queue_entry:
-            return self.free_queue_entry()
-        return self.settled(True)
+        return self.free_queue_entry() if self.queue_entry else self.went_on()
 
     def _refuse(self, error: Exception) -> Effect:
         """The job fails here, without a lease."""
         if self.facts.retried:
-            return self.leave(Raise(error))
-        return self.leave(Raise(error, "failed"), how="failed", outer="release", receipt=True, error=error)
+            return self.leave(Raise(error=error))
+        return self.leave(
+            Raise(error=error, ended_as="failed"), how="failed", outer="release", receipt=True, error=error
+        )
 
     def store_away(self, error: StoreError) -> Effect:
         """The store could not be asked, before the body."""
@@ -357,10 +371,12 @@ class Delivery(Ending):
         what = self.terms.on_store_error
         is_free = not self.met_another and self.phase != "taking_place"
         if what == "run_unguarded" and is_free:
-            return self.leave(RunUnguarded(error), outer="nothing")  # a slot that it has lasts as long as the body
+            return self.leave(
+                RunUnguarded(error=error), outer="nothing"
+            )  # a slot that it has lasts as long as the body
         if self.phase == "taking_place" and self.facts.can_wait:
             return self.leave(self.deferral("store_away"), own="release")  # whether it has its place is not known
         if (what == "fail" and not self.met_another) or not self.facts.can_wait or not passing:
-            return self.leave(Raise(error), how="failed", outer="requeue" if self.facts.retried else "release")
+            return self.leave(Raise(error=error), how="failed", outer="requeue" if self.facts.retried else "release")
         self.envelope = self.envelope._replace(after_outage=True)
         return self.leave(self.deferral("store_away"))

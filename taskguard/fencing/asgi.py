@@ -11,7 +11,9 @@ from typing import Any, TypeAlias
 
 from taskguard.fencing.exchange import Request, Response
 from taskguard.fencing.receiver import Admission, Receiver, Steps
-from taskguard.outcomes import MOST_BYTES
+from taskguard.protocol.outcomes import MOST_BYTES
+
+__all__ = ["Fenced"]
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]

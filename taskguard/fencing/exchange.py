@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taskguard.outcomes import MOST_BYTES
+from taskguard.protocol.outcomes import MOST_BYTES
 
 _NOT_KEPT = frozenset({"connection", "date", "keep-alive", "server", "trailer", "transfer-encoding", "upgrade"})
 

@@ -23,10 +23,12 @@ from pathlib import Path
 from time import sleep
 from typing import BinaryIO
 
-from taskguard.clocks import since_boot
 from taskguard.errors import ConfigurationError, StaleFenceError, StoreError, StoreUnavailableError
 from taskguard.fence import Fence
-from taskguard.waiting import pauses
+from taskguard.runtime.backoff import pauses
+from taskguard.runtime.clocks import since_boot
+
+__all__ = ["fenced_replace"]
 
 _DIGITS = 20
 """The mark is always so long: it is overwritten in place, by one write within one sector."""

@@ -8,6 +8,8 @@ from urllib.parse import quote
 from taskguard.errors import ConfigurationError, StaleFenceError
 from taskguard.fence import Fence, current_fence
 
+__all__ = ["FenceAuth", "raise_if_stale"]
+
 TOKEN = "X-Fencing-Token"  # noqa: S105 - a header's name
 RESOURCE = "X-Fencing-Resource"
 IDEMPOTENCY_KEY = "Idempotency-Key"

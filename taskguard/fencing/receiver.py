@@ -17,17 +17,19 @@ from time import sleep
 from typing import TypeAlias, TypeVar
 from urllib.parse import unquote
 
-from taskguard.clocks import since_boot
+from taskguard.engine.work import Work
 from taskguard.errors import ConfigurationError, LeaseLostError, StoreError
 from taskguard.fencing.exchange import Request, Response, problem
 from taskguard.fencing.http import IDEMPOTENCY_KEY, RESOURCE, STALE, TOKEN
 from taskguard.fencing.http_marks import Marks, marks_in
 from taskguard.guard import Guard
-from taskguard.names import shortened
-from taskguard.policy import Policy
-from taskguard.store import TOKEN_LIMIT, Held
-from taskguard.waiting import pauses
-from taskguard.work import Work
+from taskguard.protocol.names import shortened
+from taskguard.protocol.policy import Policy
+from taskguard.protocol.store import TOKEN_LIMIT, Held
+from taskguard.runtime.backoff import pauses
+from taskguard.runtime.clocks import since_boot
+
+__all__ = ["Receiver", "anyone", "by_authorization", "by_header_or_path"]
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[float, None, T]

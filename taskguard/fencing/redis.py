@@ -25,6 +25,8 @@ from taskguard.fence import Fence
 from taskguard.fencing.commands import READS, Command, Writes, as_bytes, parsed
 from taskguard.fencing.slots import beside
 
+__all__ = ["FencedRedis"]
+
 WEEK = 7 * 86400.0
 MOST_WORDS = 7000
 """Of one command: Lua hands over some eight thousand values at most, and would fail in the middle of the script."""

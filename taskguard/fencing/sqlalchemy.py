@@ -14,6 +14,8 @@ from taskguard.fencing.updates import counted
 if TYPE_CHECKING:
     from taskguard.fence import Fence
 
+__all__ = ["FencedMixin", "VersionedMixin", "fenced_update", "versioned_update"]
+
 _IS_1 = __version__.startswith("1.")
 
 

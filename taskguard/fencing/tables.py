@@ -12,6 +12,8 @@ from taskguard.errors import ConfigurationError
 from taskguard.fencing.connections import Connected, Dialect, Outcome, connected
 from taskguard.fencing.statements import STATEMENTS
 
+__all__ = ["create_tables", "purge"]
+
 LONGEST_NAME = 255
 """Bytes of a name in a column of these tables; a longer one is cut, and told apart by a digest."""
 MONTH = 30 * 86400.0

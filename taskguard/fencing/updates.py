@@ -14,6 +14,8 @@ from taskguard.fencing.connections import Connected, connected
 if TYPE_CHECKING:
     from taskguard.fence import Fence
 
+__all__ = ["fenced_update", "versioned_update"]
+
 
 def fenced_update(
     fence: Fence,

@@ -24,8 +24,10 @@ def connection_to(url: str, *, make: bool = False) -> Iterator[Any]:
     try:
         with closing(_connected(url, make)) as connection:
             yield connection
-    except (ModuleNotFoundError, TaskguardError):
+    except TaskguardError:
         raise
+    except ModuleNotFoundError as error:  # SQLAlchemy imports the driver that the URL names
+        raise ConfigurationError(f"{safe_url(url)} needs the package {error.name}, which is not installed") from error
     except Exception as error:  # each driver has its own for what cannot be reached, or is not allowed
         raise StoreError(safe_url(url), str(error)) from error
 
@@ -86,7 +88,14 @@ def _driver(names: tuple[str, ...]) -> Any:
         except ModuleNotFoundError as error:
             if error.name != name:
                 raise
-    raise ConfigurationError(f"this needs one package of: {', '.join(names)}")
+    raise ConfigurationError(f"this database needs the package {names[0]}: pip install {_INSTALLED_BY[names[0]]}")
+
+
+_INSTALLED_BY = {
+    "psycopg": "'celery-taskguard[postgresql]'",
+    "pymysql": "pymysql",
+    "sqlalchemy": "sqlalchemy",
+}
 
 
 _DIALECTS: dict[str, Dialect] = {

@@ -9,7 +9,9 @@ from typing import Any, TypeAlias
 
 from taskguard.fencing.exchange import Request, Response
 from taskguard.fencing.receiver import Admission, Receiver
-from taskguard.outcomes import MOST_BYTES
+from taskguard.protocol.outcomes import MOST_BYTES
+
+__all__ = ["Fenced"]
 
 Environ: TypeAlias = dict[str, Any]
 StartResponse: TypeAlias = Callable[..., Any]

@@ -3,11 +3,12 @@
 Names are loaded when they are first used: a work horse imports the module of its job anew for each job.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from taskguard.lazily import lazily
 
 if TYPE_CHECKING:
-    from taskguard.calls import CallInfo
+    from taskguard.engine.call_info import CallInfo
     from taskguard.rq.cron import GuardedCronScheduler
     from taskguard.rq.job import singleton_task
     from taskguard.rq.queue import GuardedQueue
@@ -24,21 +25,13 @@ __all__ = [
     "singleton_task",
 ]
 
-_HOME = {
-    "CallInfo": "taskguard.calls",
-    "GuardedCronScheduler": "taskguard.rq.cron",
-    "GuardedQueue": "taskguard.rq.queue",
-    "singleton_task": "taskguard.rq.job",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOME.get(name, "taskguard.rq.worker")), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "taskguard.engine.call_info": "CallInfo",
+        "taskguard.rq.cron": "GuardedCronScheduler",
+        "taskguard.rq.job": "singleton_task",
+        "taskguard.rq.queue": "GuardedQueue",
+        "taskguard.rq.worker": "GuardedSimpleWorker GuardedSpawnWorker GuardedWorker GuardedWorkerMixin",
+    },
+)

@@ -17,20 +17,20 @@ from rq import Queue
 from rq.exceptions import NoSuchJobError
 from rq.job import Job
 
-from taskguard.calls import CallInfo
 from taskguard.engine import effects as fx
+from taskguard.engine.call_info import CallInfo
 from taskguard.engine.drive import carry_out
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.publisher import Answer, Call, Publish
 from taskguard.errors import KeyArgumentError, StoreError
 from taskguard.guard import new_attempt
-from taskguard.names import LONGEST, check_claim, check_job_id
+from taskguard.protocol.names import LONGEST, check_claim, check_job_id
+from taskguard.protocol.store import Completed, Ending, Entry, Held, Lease
+from taskguard.rq.guarded_job import NotedJob, noted_class
 from taskguard.rq.guarding import JobGuard
-from taskguard.rq.noted import NotedJob, noted_class
 from taskguard.rq.owner import is_other_run, job_id_of, owner_of, shown
-from taskguard.rq.stored import StoredJob
+from taskguard.rq.stored_job import StoredJob
 from taskguard.rq.twin import Twin
-from taskguard.store import Completed, Ending, Entry, Held, Lease
 
 PATIENCE = 1.0
 """How long a call waits for a store that does not answer; then its job is enqueued unclaimed."""
@@ -95,7 +95,14 @@ class Admission:
 
     def _decide(self) -> Any:
         policy = self._guarded.policy
-        call = Call(policy, self.note, self._owner, new_attempt, self._waits_for, shown=shown)
+        call = Call(
+            policy=policy,
+            envelope=self.note,
+            owner=self._owner,
+            new_attempt=new_attempt,
+            waits_for=self._waits_for,
+            shown=shown,
+        )
         effect = call.begin()
         while not isinstance(effect, fx.Last):
             effect = self._carry_out(call, effect)
@@ -114,7 +121,7 @@ class Admission:
 
     def _carry_out(self, call: Call, effect: fx.Effect) -> fx.Effect:
         if isinstance(effect, fx.Ask):
-            arguments = self._guarded.arguments(*self._arguments)
+            arguments = self._guarded.arguments(*self._arguments) if self._guarded.shows_arguments else ""
             _, answer = self._guard.ask(check_claim(effect.claim), patience=PATIENCE, arguments=arguments)
             return call.answered(answer)
         if isinstance(effect, fx.Look):

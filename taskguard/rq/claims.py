@@ -7,10 +7,10 @@ from typing import Any
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Layer, Terms, key_layer, queue_entry_of, slot_layer
 from taskguard.guard import Guard
-from taskguard.policy import Policy
+from taskguard.protocol.policy import Policy
+from taskguard.rq.guarded_job import NotedJob
 from taskguard.rq.guarding import JobGuard, Settings, guard_on
-from taskguard.rq.note import NAMESPACE
-from taskguard.rq.noted import NotedJob
+from taskguard.rq.job_metadata import NAMESPACE
 from taskguard.rq.owner import AFTER, owner_of
 from taskguard.schedule.note import Note
 
@@ -23,12 +23,11 @@ class JobClaims:
     def __init__(self, job: NotedJob, guarded: JobGuard | None) -> None:
         self.job = job
         self.guarded = guarded
-        self.slot = Note.of(job.note.slot)
+        self.slot = Note.of(job.note.slot) if job.note.slot else None
         self.settings = guarded.settings if guarded is not None else Settings()
         self.owner = owner_of(job.id, job.repeats_left, job.note.run)
         """Of its key; of its slot it is the id, which schedulers know."""
 
-    @property
     def guards(self) -> list[Guard]:
         """One for each layer: slots are in the queue's own Redis, a function may have a store of its own."""
         job, guards = self.job, []
@@ -46,13 +45,18 @@ class JobClaims:
             return layers
         return (*layers, key_layer(self.guarded.policy, envelope, self.owner, self.slot))
 
-    def queue_entry(self, envelope: Envelope) -> str:
+    def queue_entry(self) -> str:
         """The entry that holds its place in the queue; a scheduled job has the run of its slot."""
-        return "" if self.guarded is None or self.slot is not None else queue_entry_of(self.guarded.policy, envelope)
+        is_slot = self.guarded is None or self.slot is not None
+        return "" if is_slot or self.guarded is None else queue_entry_of(self.guarded.policy, self.job.note)
 
     def terms(self) -> Terms:
         # RQ itself knows what became of a queued job: none counts as lost.
-        return Terms(self.settings.queued_for, self.settings.queued_for, self.settings.on_store_error)
+        return Terms(
+            queued_for=self.settings.queued_for,
+            republish_after=self.settings.queued_for,
+            on_store_error=self.settings.on_store_error,
+        )
 
     def _slot_policy(self, slot: Note) -> Policy:
         chosen: dict[str, Any] = {}

@@ -19,12 +19,15 @@ from rq.cron import CronJob, CronScheduler
 from rq.exceptions import StopRequested
 
 from taskguard.errors import ConfigurationError, StoreError
+from taskguard.protocol.store import Store
 from taskguard.rq.guarding import Settings, guard_on
 from taskguard.rq.publishing import Publisher
 from taskguard.rq.timetable import OPTIONS, entry_of
-from taskguard.schedule import ScheduledEntry, Slot, Timekeeper, Timing
 from taskguard.schedule.boundaries import moment_of
-from taskguard.store import Store
+from taskguard.schedule.entry import ScheduledEntry, Slot, Timing
+from taskguard.schedule.keeper import Timekeeper
+
+__all__ = ["GuardedCronScheduler", "register"]
 
 LONGEST_SLEEP = 60.0
 """As RQ: its list of schedulers forgets one that is not heard of for twice as long."""

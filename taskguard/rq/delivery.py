@@ -10,44 +10,43 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NoReturn
+from functools import cached_property, partial
+from typing import Any
 
 from redis.exceptions import RedisError
 from rq.job import Job, Retry
 
-from taskguard.clocks import since_boot
 from taskguard.engine import effects as fx
-from taskguard.engine.drive import drive
+from taskguard.engine.drive import Port
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Facts, Layer
 from taskguard.engine.leaving import COPY_RUNS
-from taskguard.engine.under import ended_by, known_by, raising, run_under
+from taskguard.engine.under import ended_by, run_under
+from taskguard.engine.unguarded import lone_fence
+from taskguard.engine.work import Work
 from taskguard.engine.worker import Delivery
 from taskguard.errors import (
-    ConfigurationError,
     EarlierFailureError,
-    KeyArgumentError,
     LeaseLostError,
     StoreError,
     TooManyStartsError,
 )
 from taskguard.guard import new_attempt
-from taskguard.interrupt import came_by_signal
-from taskguard.lone_fence import lone_fence
+from taskguard.protocol.store import Completed, Entry, Held, How
 from taskguard.rq.claims import JobClaims
 from taskguard.rq.clock import LONGEST_WAIT, JobClock
+from taskguard.rq.guarded_job import NotedJob, PutBack, noted
 from taskguard.rq.guarding import BEGUN, JobGuard
-from taskguard.rq.job_state import AWAY, JobState, patiently
-from taskguard.rq.noted import NotedJob, PutBack, noted
+from taskguard.rq.job_state import AWAY, given_up, is_ours, patiently
 from taskguard.rq.owner import job_id_of, next_owner, occurrence_of, shown
 from taskguard.rq.replay import NothingToTell, replay
 from taskguard.rq.twin import Twin
-from taskguard.store import Completed, Entry, Held, How, Lease
-from taskguard.switch import is_off
-from taskguard.waiting import pauses
-from taskguard.work import Work, effects_of
+from taskguard.runtime.backoff import pauses
+from taskguard.runtime.clocks import since_boot
+from taskguard.runtime.switch import is_off
+from taskguard.runtime.whereabouts import work_as
 
 ATTEMPT = "_taskguard_attempt"
 """On a job that a guarded worker runs: the attempt of this execution, which its parent process knows too."""
@@ -87,143 +86,106 @@ def _run_unguarded(job: Job, guarded: JobGuard | None, body: Callable[[], Any], 
     with suppress(TypeError):  # arguments that do not fit: the body says so itself
         key = guarded.keys(args, kwargs)
     with lone_fence(key, job.id, noted(job).note.idempotency_key):
-        return _awaited(body())
+        return to_its_end(body)
 
 
-class RQDelivery:
+class RQDelivery(Port):
+    guarded: JobGuard | None
+
     def __init__(self, job: Job, guarded: JobGuard | None, body: Callable[[], Any]) -> None:
         self.guarded = guarded
-        self._body = body
+        self.body = body
         on_error = guarded.settings.on_store_error if guarded is not None else "retry"
         self.patience = UNTIL_REDIS_IS_BACK if on_error == "retry" else 0.0
         """How long a silent Redis is asked, if that is longer than the guard's patience."""
-        self.job: NotedJob = patiently(lambda: noted(job), self.patience).as_guarded()
-        self.state = JobState(self.job, self.patience)
+        found = job if isinstance(job, NotedJob) else patiently(lambda: noted(job), self.patience)
+        self.job: NotedJob = found.as_guarded()
         self.claims = JobClaims(self.job, guarded)
-        self.guards = self.claims.guards
+        self.guards = self.claims.guards()
+        self.slot = self.claims.slot
+        self.envelope = self.job.note
         self.name = f"{guarded.name if guarded is not None else self.job.func_name}[{self.job.id}]"
-        self.arguments = ""
-        self.attempt: str = getattr(job, ATTEMPT, "") or new_attempt()
-        self.clock = JobClock(is_own=not self.is_sync)
+        self.attempt = getattr(job, ATTEMPT, "") or new_attempt()
+        self.is_sync = self.job.worker_name == "sync"
+        """Run by a queue with `is_async=False`, in its caller's process: nothing can be deferred."""
         self._began = since_boot()
-        self._pauses = pauses(longest=1.0)
         self._has_spent_time = False
         """The time of the job went on while it waited."""
         self._has_run = False
         self._has_noted_end = False
-        self._delivery: Delivery
         self._retry: Retry | None = None
+        if job.worker_name and not self.is_sync:
+            work_as(job.worker_name)
 
     def deliver(self, args: Any, kwargs: Any) -> Any:
-        if not self._identify(args, kwargs):
-            return self._body()  # arguments that do not fit: the body says so itself
-        delivery = self._delivery = self._begin()
         try:
-            try:
-                first = delivery.begin(self._other_store())
-            except StoreError as error:
-                first = delivery.store_away(error)
-            return drive(delivery, self.guards, self, first)
+            return super().deliver(args, kwargs)
         except AWAY:
-            if self._has_run or self.is_sync:
+            if self._has_run or self.is_sync or "delivery" not in vars(self):
                 raise
-            return self._defer(delivery.envelope, "waits for the queue's Redis, which does not answer")
+            return self._put_back(self.delivery.envelope, "waits for the queue's Redis, which does not answer")
 
-    def _identify(self, args: Any, kwargs: Any) -> bool:
-        """False if the arguments do not fit the body. A scheduled job that has no key ends within its slot."""
-        if self.guarded is None:
-            return True
-        try:
-            self.job.note = self.guarded.identified(self.job.note, args, kwargs)
-        except Exception as error:
-            is_misfit = isinstance(error, TypeError) and not isinstance(error, KeyArgumentError)
-            if self.claims.slot is None and is_misfit:
-                return False
-            if self.claims.slot is None or came_by_signal(error):
-                raise
-            self._body = self._body if is_misfit else raising(error)
-            self.guarded, self.claims = None, JobClaims(self.job, None)
-            self.guards = self.claims.guards
-            return True
-        self.arguments = self.guarded.arguments(args, kwargs)
-        return True
+    # -- what it is ------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> Delivery:
+    def begin(self) -> Delivery:
+        if self.guarded is None and self.claims.guarded is not None:
+            self.claims = JobClaims(self.job, None)
         job, claims = self.job, self.claims
+        job.note = self.envelope
+        self.body = partial(to_its_end, self.body)
         facts = Facts(
-            self.attempt,
-            claims.is_this_job,
+            attempt=self.attempt,
+            is_this_job=claims.is_this_job,
             awaited=claims.slot is None,
             can_wait=not self.is_sync,
             retried=job.should_retry,
             reuses_ids=True,
             shown=shown,
         )
-        return Delivery.of(claims.terms(), facts, job.note, claims.layers(job.note), claims.queue_entry(job.note))
-
-    # -- what it is ------------------------------------------------------------------------------------------------
+        return Delivery.of(claims.terms(), facts, self.envelope, claims.layers(self.envelope), claims.queue_entry())
 
     @property
     def key(self) -> str:
-        return self.job.note.key or self.name
+        return self.envelope.key or self.name
 
-    @property
-    def is_sync(self) -> bool:
-        """Run by a queue with `is_async=False`, in its caller's process: nothing can be deferred."""
-        return self.state.is_sync
+    @cached_property
+    def clock(self) -> JobClock:
+        return JobClock(is_own=not self.is_sync)
+
+    @cached_property
+    def _pauses(self) -> Iterator[float]:
+        return pauses(longest=1.0)
 
     def _has_job(self) -> bool:
         self.clock.stop()  # its body is over
-        return self.state.is_ours()
+        return is_ours(self.job, self.patience)
 
     @property
     def has_our_worker(self) -> bool:
         return hasattr(self.job, ATTEMPT)
 
-    def is_this_job(self, owner: str) -> bool:
-        return self.claims.is_this_job(owner)
+    def is_for_another_store(self) -> bool:
+        guarded, envelope = self.guarded, self.envelope
+        return guarded is not None and guarded.is_for_another_store(self.guards[-1], envelope, self.job.connection)
 
-    def _other_store(self) -> BaseException | None:
-        guarded = self.guarded
-        if guarded is None or not guarded.is_for_another_store(self.guards[-1], self.job.note, self.job.connection):
-            return None
-        problem = (
-            f"{self.name} was called by a process that uses another store than {self.guards[-1].store!r}; give both "
-            "the same store and namespace. The job waits"
-        )
-        _logger.error("%s", problem)
-        return ConfigurationError(problem)
-
-    def _known_by(self) -> tuple[str, str]:
-        note, slot = self._delivery.envelope, self.claims.slot
-        is_reused = self.guarded is not None and self.guarded.policy.on_done != "rerun"
-        occurrence = occurrence_of(self.job, self._delivery.layers[-1].owner)
-        slot_key = "" if slot is None else slot.key
-        return known_by(note.key, occurrence, given=note.idempotency_key, slot=slot_key, is_reused=is_reused)
+    @property
+    def occurrence(self) -> str:  # type: ignore[override]
+        return occurrence_of(self.job, self.delivery.layers[-1].owner)
 
     # -- the engine's port -----------------------------------------------------------------------------------------
-
-    def work(self, layer: Layer, lease: Lease, asked: float) -> Work:
-        slot, at = self.claims.slot, self._delivery.at
-        idempotency_key, effect = self._known_by()
-        moment, schedule = (None, "") if slot is None else (slot.scheduled_for, slot.schedule)
-        return Work(self.guards[at], layer.policy, lease, asked, idempotency_key, moment, effect, schedule)
 
     def look_after(self, holder: Held | Entry) -> fx.Known:
         twin = Twin(holder, self.job.connection, type(self.job), self.job.serializer)
         twin.wait_until_it_appears(self.guards[-1].store)
         if twin.is_gone:
-            twin.end(self.guards[-1], self._delivery.layers[-1].policy)
+            twin.end(self.guards[-1], self.delivery.layers[-1].policy)
             return "gone"
         twin.enqueue_if_lost()
         return "put_off" if twin.is_put_off else "coming"
 
-    def stand_in(self, holder: Held, envelope: Envelope) -> NoReturn:
-        raise AssertionError("RQ itself knows what became of a queued job")
-
     def rename(self, done: Completed) -> tuple[tuple[Layer, ...] | None, bool]:
         """Whether the end that was found is that of an earlier occurrence of this id; then this is the next one."""
-        delivery, again = self._delivery, self.job.is_scheduled_again
+        delivery, again = self.delivery, self.job.is_scheduled_again
         is_slot = delivery.layers[delivery.at].slot is not None
         if (is_slot and done.how != "failed") or (done.how == "succeeded" and not again):
             return None, False
@@ -236,21 +198,18 @@ class RQDelivery:
         # By somebody's hand, from the registry of failed jobs: that is an order to run, and no duplicate.
         return self.claims.layers(delivery.envelope, slot_owner=delivery.layers[0].owner), not again
 
-    def republish(self, envelope: Envelope, within: float) -> NoReturn:
-        raise AssertionError("RQ names no copies")
-
     def wait(self, wait: fx.Wait) -> tuple[bool, How | None]:
         if wait.reason == "other_store":
             self.clock.stop()
             time.sleep(OTHER_STORE)
             return False, None
-        lease = self._delivery.layers[self._delivery.at].policy.lease
+        lease = self.delivery.layers[self.delivery.at].policy.lease
         patience = BEHIND if wait.reason == "queued" else min(lease + MARGIN, LONGEST_WAIT)
         pause = next(self._pauses)
         if since_boot() - self._began + pause > self._most(patience):
             return False, None
         time.sleep(pause)
-        return True, self.state.given_up()
+        return True, given_up(self.job)
 
     def _most(self, patience: float) -> float:
         """How long it may wait. Its own time stands still meanwhile; where that cannot be, half of it at most."""
@@ -265,7 +224,7 @@ class RQDelivery:
         if isinstance(step.error, TooManyStartsError):
             self.job.note_end(for_good=True)
             self._has_noted_end = True
-        is_refused = step.spares_other_run and self._delivery.layers[step.at].slot is None
+        is_refused = step.spares_other_run and self.delivery.layers[step.at].slot is None
         is_end = step.matters and (step.error is not None or (step.verb == "complete" and self.job.is_scheduled_again))
         if is_end or is_refused:
             self.note_end()
@@ -273,7 +232,7 @@ class RQDelivery:
     def note_end(self) -> None:
         """This enqueueing of the job has come to its end. Once: ends of a job that is scheduled again are counted."""
         if not self._has_noted_end:
-            self.state.patiently(self.job.note_end)
+            patiently(self.job.note_end, self.patience)
             self._has_noted_end = True
 
     def comes_again(self, error: BaseException) -> tuple[bool, float] | None:
@@ -284,13 +243,14 @@ class RQDelivery:
         return False, 0.0
 
     def run(self, works: Sequence[Work]) -> fx.Ended:
-        self.clock.start()
+        if "clock" in vars(self):  # else nobody has stopped it
+            self.clock.start()
         if self._has_spent_time and not self.is_sync:
             return fx.Ended("not_begun")
         self._has_run = True
         works[-1].patience = self.patience  # a body that has run is not run again because the store is away
         try:
-            value = run_under(works, lambda: _awaited(self._body()))
+            value = run_under(works, self.body)
         except BaseException as error:  # RQ takes any of them for the end of the job
             return self._read(works, error)
         if isinstance(value, Retry):
@@ -320,58 +280,58 @@ class RQDelivery:
 
     # -- last effects ----------------------------------------------------------------------------------------------
 
-    def finish(self, effect: fx.Last) -> Any:
-        self.job.note = self._delivery.envelope
-        if isinstance(effect, fx.Return):
-            return effect.value
-        if isinstance(effect, fx.Raise):
-            self.forget_waiting()
-            if self._retry is not None and effect.ended_as is not None:
-                return self._retry  # which RQ knows to be one too many
-            raise effect.error
-        if isinstance(effect, fx.GoOn):
-            self.forget_waiting()
-            if effect.ended.error is not None:
-                raise effect.ended.error
-            return effect.ended.value
-        if isinstance(effect, fx.Replay):
-            return replay(self, effect.done)
-        if isinstance(effect, fx.RunUnguarded):
-            return self._run_without_store(effect.error)
-        if isinstance(effect, fx.Defer):
-            if effect.reason in ("lost", "replaced"):
-                return self._lost()
-            return self._defer(effect.envelope, fx.WHY[effect.reason])
-        assert isinstance(effect, fx.Drop)
-        return self._drop(effect)
+    def returned(self, effect: fx.Return) -> Any:
+        self.job.note = self.delivery.envelope
+        return effect.value
 
-    def _drop(self, effect: fx.Drop) -> Any:
-        if effect.why == COPY_RUNS or self._delivery.ended is not None:
+    def fail(self, effect: fx.Raise) -> Any:
+        self.forget_waiting()
+        if self._retry is not None and effect.ended_as is not None:
+            return self._retry  # which RQ knows to be one too many
+        raise effect.error
+
+    def go_on(self, effect: fx.GoOn) -> Any:
+        self.forget_waiting()
+        if effect.ended.error is not None:
+            raise effect.ended.error
+        return effect.ended.value
+
+    def replay(self, done: Completed) -> Any:
+        self.job.note = self.delivery.envelope
+        return replay(self, done)
+
+    def drop(self, effect: fx.Drop) -> Any:
+        self.job.note = self.delivery.envelope
+        if effect.why == COPY_RUNS or self.delivery.ended is not None:
             return self._lost()
         done = effect.done
         if done is None and effect.holder is None:
             return PutBack()  # of a job that RQ does not have any more: nothing comes of it
-        if done is None or (done.how == "skipped" and self.claims.slot is not None):
+        if done is None or (done.how == "skipped" and self.slot is not None):
             return None  # a scheduled job that was skipped
         return replay(self, done)
 
-    def _defer(self, envelope: Envelope, why: str) -> PutBack:
+    def defer(self, envelope: Envelope, reason: fx.Reason, within: float) -> Any:
+        self.job.note = self.delivery.envelope
+        return self._lost() if reason in ("lost", "replaced") else self._put_back(envelope, fx.WHY[reason])
+
+    def _put_back(self, envelope: Envelope, why: str) -> PutBack:
         self.job.note = envelope
         _logger.info("deferred: %s %s", self.name, why)
         self.clock.stop()
-        self.state.patiently(self.job.connection.ping)  # RQ writes it down there, and asks only once
+        patiently(self.job.connection.ping, self.patience)  # RQ writes it down there, and asks only once
         return PutBack()
 
     def _lost(self) -> Any:
         """This run was replaced. It has nothing to say about a job that somebody else has in hand."""
         if self._is_left_to_us():
-            return self._defer(self._delivery.envelope, fx.WHY["lost"])
+            return self._put_back(self.delivery.envelope, fx.WHY["lost"])
         if self.has_our_worker:
             raise NothingToTell(f"{self.key}: its lease is over")
         raise LeaseLostError(self.key, self._token())
 
     def _token(self) -> int:
-        ended = self._delivery.ended
+        ended = self.delivery.ended
         return int(getattr(ended.error if ended is not None else None, "token", 0))
 
     def _is_left_to_us(self) -> bool:
@@ -379,37 +339,31 @@ class RQDelivery:
         if not self._has_job():
             return False
         try:
-            entry = self.guards[-1].store.get(self._delivery.entry(-1))
+            entry = self.guards[-1].store.get(self.delivery.entry(-1))
         except StoreError:
             return True  # RQ has given it to nobody else, and the next delivery asks
         is_held = entry is not None and entry.state in ("queued", "running") and entry.remaining > 0
         if not is_held or entry is None:
             return True
-        is_ours = job_id_of(entry.owner) == self.job.id or self.is_this_job(entry.owner)
-        return not is_ours or entry.state == "queued"
+        is_own = job_id_of(entry.owner) == self.job.id or self.claims.is_this_job(entry.owner)
+        return not is_own or entry.state == "queued"
 
     def forget_waiting(self) -> None:
         """Should RQ run it again, it waits for nobody yet."""
-        if self.job.note.join or self.job.note.since:
-            self.job.note = self.job.note.as_new()
-            self.state.patiently(self.job.save_note)
+        self.job.note = note = self.delivery.envelope
+        if note.join or note.since:
+            self.job.note = note.as_new()
+            patiently(self.job.save_note, self.patience)
 
-    def _run_without_store(self, error: BaseException) -> Any:
-        _logger.warning("%s runs unguarded: %s", self.name, error)
+    def run_without_store(self) -> Any:
+        self.job.note = self.delivery.envelope
         self._has_run = True
         self.clock.start()
-        if self.guarded is None:
-            return _awaited(self._body())
-        layer, slot = self._delivery.layers[-1], self.claims.slot
-        idempotency_key, effect = self._known_by()
-        effects = effects_of(layer.policy, layer.owner, idempotency_key, effect)
-        with lone_fence(layer.entry, layer.owner, idempotency_key, effects) as fence:
-            if slot is not None:
-                fence.scheduled_for, fence.schedule = slot.scheduled_for, slot.schedule
-            return _awaited(self._body())
+        return super().run_without_store()
 
 
-def _awaited(value: Any) -> Any:
+def to_its_end(body: Callable[[], Any]) -> Any:
+    value = body()
     # As RQ does with a coroutine; but here, where the lease is renewed.
     if not inspect.iscoroutine(value):
         return value

@@ -6,6 +6,8 @@ from django_rq.queues import DjangoRQ
 
 from taskguard.rq.queue import GuardedQueue
 
+__all__ = ["GuardedDjangoQueue"]
+
 
 class GuardedDjangoQueue(GuardedQueue, DjangoRQ):  # type: ignore[misc]
     """Drop-in for django-rq's queue. A key is claimed when its job is enqueued: as the commit mode says, so by default

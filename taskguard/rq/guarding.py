@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,20 +17,20 @@ from rq import Queue
 from rq.serializers import DefaultSerializer
 
 from taskguard.engine.envelope import Envelope
-from taskguard.engine.guarded import GuardedFunction, part_of, supported
+from taskguard.engine.guarded import GuardedFunction, part_of
+from taskguard.engine.store_identity import Identity
 from taskguard.errors import ConfigurationError, StoreError
 from taskguard.events import Listener
-from taskguard.evictions import OnEvictingStore, check_on_evicting_store
 from taskguard.fence import current_fence
 from taskguard.guard import Guard
 from taskguard.history import Kept, Recorder, check_kept
-from taskguard.identity import Identity
-from taskguard.keys import KeyMaker
-from taskguard.names import check_namespace
-from taskguard.policy import Policy
+from taskguard.keys.maker import KeyMaker
+from taskguard.keys.signatures import fence_parameter, signature_of
+from taskguard.protocol.names import check_namespace
+from taskguard.protocol.policy import Policy
+from taskguard.protocol.store import Store
 from taskguard.rq.outcomes import QueueOutcomes
-from taskguard.signatures import fence_parameter, signature_of
-from taskguard.store import Store
+from taskguard.runtime.evictions import OnEvictingStore, check_on_evicting_store
 from taskguard.stores import open_store
 from taskguard.stores.redis import RedisStore
 from taskguard.stores.redis_wire import Lent
@@ -113,10 +112,15 @@ class JobGuard(GuardedFunction):
         if not self._is_checked:
             _ = self.policy, self.settings, self.keys
 
+    @property
+    def is_named_in_payloads(self) -> bool:
+        # Elsewhere its key is made of its name already.
+        return self.policy.key_space is not None
+
     @cached_property
-    def policy(self) -> Policy:
+    def policy(self) -> Policy:  # type: ignore[override]
         options = part_of(self._options, _POLICY)
-        return supported(Policy.trusted(**options) if self._is_checked else Policy(**options), "RQ")
+        return Policy.trusted(**options) if self._is_checked else Policy.of(**options)
 
     @cached_property
     def settings(self) -> Settings:
@@ -131,7 +135,7 @@ class JobGuard(GuardedFunction):
         return theirs
 
     @cached_property
-    def keys(self) -> KeyMaker:
+    def keys(self) -> KeyMaker:  # type: ignore[override]
         # Celery names a task the same way: without the prefix the two would share keys where nobody said so.
         signature = signature_of(self.function, skip=() if self._is_named else ("fence",))
         return self.policy.keys_for(signature, f"rq:{self.name}")
@@ -372,7 +376,7 @@ def _loaded(path: str) -> Any:
 
 # -- options -----------------------------------------------------------------------------------------------------
 
-_POLICY = frozenset(field.name for field in fields(Policy))
+_POLICY = frozenset(field.name for field in fields(Policy) if field.init)
 _SETTINGS = frozenset(field.name for field in fields(Settings))
 _RQ = frozenset(inspect.signature(Queue.prepare_data).parameters) - {"func", "args", "kwargs", "job_id"} | {
     "job_timeout"
@@ -380,8 +384,10 @@ _RQ = frozenset(inspect.signature(Queue.prepare_data).parameters) - {"func", "ar
 
 
 def _check_names(options: Mapping[str, Any]) -> None:
-    known = _POLICY | _SETTINGS | _RQ
-    for name in options:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            raise ConfigurationError(f"there is no option {name}" + (f" (did you mean {near[0]}?)" if near else ""))
+    unknown = options.keys() - (_POLICY | _SETTINGS | _RQ)
+    if unknown:
+        from taskguard.protocol.options import problem_with_option
+
+        ours = [field.name for kind in (Policy, Settings) for field in fields(kind)]
+        problems = [problem_with_option(name, options[name], ours, _RQ, ", or an option of RQ's") for name in unknown]
+        raise ConfigurationError("\n".join(sorted(problems)))

@@ -16,8 +16,8 @@ from redis import Redis
 from rq import Queue, get_current_job
 
 from taskguard.errors import ConfigurationError
+from taskguard.keys.signatures import read_signature
 from taskguard.rq.guarding import BEGUN, JobGuard
-from taskguard.signatures import read_signature
 
 
 @overload
@@ -61,6 +61,13 @@ def singleton_task(
 def _check(what: Any) -> None:
     if not inspect.isfunction(what):
         raise ConfigurationError(f"singleton_task takes a function, not {what!r}; RQ finds it again by its name")
+    if isinstance(getattr(what, "taskguard", None), JobGuard):
+        raise ConfigurationError("the function is guarded already; write all options in one @singleton_task(…)")
+    if getattr(getattr(what, "delay", None), "__globals__", {}).get("__name__") == "rq.decorators":
+        raise ConfigurationError(
+            "@singleton_task over RQ's @job would drop what @job was given; leave @job out, and write its queue, "
+            "connection and options in @singleton_task(queue=…, connection=…)"
+        )
     if inspect.isgeneratorfunction(what) or inspect.isasyncgenfunction(what):
         raise ConfigurationError(
             f"{what!r} only begins when it is called (it is a generator), so its end cannot be guarded; give a plain "
@@ -76,7 +83,7 @@ def _wrapped(function: Callable[..., Any], guarded: JobGuard) -> Any:
             return guarded.call(args, kwargs)  # directly, perhaps by the body of another job
         from taskguard.rq.delivery import deliver  # the worker's own code: who enqueues does not need it
 
-        return deliver(current, guarded, lambda: guarded.call(args, kwargs), args, kwargs)
+        return deliver(current, guarded, functools.partial(guarded.call, args, kwargs), args, kwargs)
 
     def enqueue(*args: Any, **kwargs: Any) -> Any:
         return guarded.queue.enqueue(job, *args, **{**guarded.defaults, **kwargs})

@@ -12,10 +12,10 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq.job import JobStatus
 
-from taskguard.clocks import since_boot
-from taskguard.rq.noted import NotedJob
-from taskguard.store import How
-from taskguard.waiting import pauses
+from taskguard.protocol.store import How
+from taskguard.rq.guarded_job import NotedJob
+from taskguard.runtime.backoff import pauses
+from taskguard.runtime.clocks import since_boot
 
 AWAY = (RedisConnectionError, RedisTimeoutError)
 """What is raised while the queue's own Redis does not answer."""
@@ -25,39 +25,29 @@ LEAST_PATIENCE = 10.0
 _logger = logging.getLogger("taskguard")
 
 
-class JobState:
-    def __init__(self, job: NotedJob, patience: float) -> None:
-        self._job = job
-        self._patience = patience
+def status_of(job: NotedJob) -> str:
+    """Empty if the job was deleted."""
+    status: Any = job.connection.hget(job.key, "status")
+    return str((status or b"").decode())
 
-    @property
-    def is_sync(self) -> bool:
-        return self._job.worker_name == "sync"
 
-    def status(self) -> str:
-        """Empty if the job was deleted."""
-        status: Any = self._job.connection.hget(self._job.key, "status")
-        return str((status or b"").decode())
+def is_ours(job: NotedJob, patience: float) -> bool:
+    """Whether the job is this worker's to defer: RQ has not given it to another one, and has not ended it."""
+    found: Any = patiently(lambda: job.connection.hmget(job.key, "status", "worker_name"), patience)
+    status, worker = [(value or b"").decode() for value in found]
+    return job.worker_name != "sync" and bool(status == JobStatus.STARTED) and bool(worker == job.worker_name)
 
-    def is_ours(self) -> bool:
-        """Whether the job is this worker's to defer: RQ has not given it to another one, and has not ended it."""
-        found: Any = self.patiently(lambda: self._job.connection.hmget(self._job.key, "status", "worker_name"))
-        status, worker = [(value or b"").decode() for value in found]
-        return not self.is_sync and bool(status == JobStatus.STARTED) and bool(worker == self._job.worker_name)
 
-    def given_up(self) -> How | None:
-        """How the job was ended while it waited, if it was."""
-        try:
-            status = self.status()
-        except RedisError:
-            return None  # it is away for a moment
-        if status not in ("", JobStatus.CANCELED):
-            return None
-        _logger.info("%s[%s] was %s while it waited", self._job.func_name, self._job.id, status or "deleted")
-        return "revoked" if status else "expired"
-
-    def patiently(self, verb: Callable[[], Any]) -> Any:
-        return patiently(verb, self._patience)
+def given_up(job: NotedJob) -> How | None:
+    """How the job was ended while it waited, if it was."""
+    try:
+        status = status_of(job)
+    except RedisError:
+        return None  # it is away for a moment
+    if status not in ("", JobStatus.CANCELED):
+        return None
+    _logger.info("%s[%s] was %s while it waited", job.func_name, job.id, status or "deleted")
+    return "revoked" if status else "expired"
 
 
 def patiently(verb: Callable[[], Any], patience: float) -> Any:

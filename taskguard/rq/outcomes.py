@@ -12,7 +12,7 @@ from typing import Any
 
 from rq.serializers import DefaultSerializer
 
-from taskguard.outcomes import NotKept, small_enough
+from taskguard.protocol.outcomes import NotKept, small_enough
 
 _JSON = b"application/json\nutf-8\n"
 _PICKLE = b"application/x-python-serialize\nbinary\n"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from taskguard.rq.noted import ENDED, ENDS, NotedJob
+from taskguard.rq.guarded_job import ENDED, ENDS, NotedJob
 
 PREFIX = "rq:"
 """Keys can be shared with Celery, whose owners look the same: only those that start so are jobs of RQ."""

@@ -19,10 +19,10 @@ from rq.utils import now
 from taskguard.engine.drive import end_queued
 from taskguard.engine.envelope import Envelope
 from taskguard.guard import Guard
-from taskguard.rq.note import NAMESPACE, written
-from taskguard.rq.noted import NOTE, with_note
-from taskguard.schedule import Slot
-from taskguard.store import Ending, Entry, How
+from taskguard.protocol.store import Ending, Entry, How
+from taskguard.rq.guarded_job import NOTE, with_note
+from taskguard.rq.job_metadata import NAMESPACE, written
+from taskguard.schedule.entry import Slot
 
 _OVER: dict[str, How] = {
     JobStatus.FINISHED: "succeeded",

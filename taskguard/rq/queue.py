@@ -17,10 +17,10 @@ from rq.job import Job, JobStatus
 from taskguard.engine.envelope import Envelope
 from taskguard.errors import ConfigurationError
 from taskguard.rq.admission import Admission
+from taskguard.rq.guarded_job import NotedJob, carried, note_carried_by, put_down, with_note
 from taskguard.rq.guarding import guard_for, guard_of
-from taskguard.rq.note import IDEMPOTENCY_KEY
-from taskguard.rq.noted import carried, note_carried_by, note_of, put_down, with_note
-from taskguard.switch import is_off
+from taskguard.rq.job_metadata import IDEMPOTENCY_KEY
+from taskguard.runtime.switch import is_off
 
 _pending: weakref.WeakKeyDictionary[Any, tuple[Any, dict[str, Job | None]]] = weakref.WeakKeyDictionary()
 """What was claimed and waits for a caller's pipeline to be executed: RQ cannot know of it yet."""
@@ -130,8 +130,10 @@ class GuardedQueue(Queue):
 
     def _with_idempotency_key(self, function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         """A guarded function's caller can give its own key; it travels in the meta until the job is made."""
+        if IDEMPOTENCY_KEY not in kwargs:
+            return kwargs
         found = guard_for(function, self)
-        if found is None or IDEMPOTENCY_KEY not in kwargs or IDEMPOTENCY_KEY in found.keys.signature.parameters:
+        if found is None or IDEMPOTENCY_KEY in found.keys.signature.parameters:
             return kwargs
         rest = {name: value for name, value in kwargs.items() if name != IDEMPOTENCY_KEY}
         return {**rest, "meta": carried(kwargs.get("meta"), Envelope(idempotency_key=kwargs[IDEMPOTENCY_KEY]))}
@@ -141,8 +143,8 @@ class GuardedQueue(Queue):
     def _admission(self, job: Job, pipeline: Any, delay: float = 0.0) -> Admission | None:
         if is_off():
             return None
-        is_named = not _has_no_id(job)
-        note = note_of(job)
+        is_named = job._id is not None
+        note = job.note if isinstance(job, NotedJob) else Envelope()  # of any other job nothing is known
         if job.enqueued_at is not None or note.key:
             return None  # it was enqueued before, or scheduled, so it is no new call
         function = job.func_name if job.instance is None else getattr(job.instance, str(job.func_name), None)
@@ -160,7 +162,7 @@ class GuardedQueue(Queue):
             repeats=job.repeats_left,
             ttl=job.ttl,
             delay=delay,
-            pending=_pending_in(pipeline),
+            pending=_pending_in(pipeline) if pipeline is not None else {},
         )
 
     def _named(self, data: Any, pending: dict[str, Job | None], admissions: dict[str, Admission]) -> Any:

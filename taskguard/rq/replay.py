@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from rq.job import Job, JobStatus
 
 from taskguard.errors import EarlierFailureError, OutcomeNotKeptError
-from taskguard.outcomes import NotKept
+from taskguard.protocol.outcomes import NotKept
+from taskguard.protocol.store import Completed
+from taskguard.rq.job_state import status_of
 from taskguard.rq.owner import job_id_of, shown
-from taskguard.store import Completed
 
 if TYPE_CHECKING:
     from taskguard.rq.delivery import RQDelivery
@@ -21,10 +22,10 @@ class NothingToTell(Exception):  # noqa: N818 - no error: this delivery ends, an
 
 
 def replay(it: RQDelivery, done: Completed) -> Any:
-    if not it.is_this_job(done.owner) and (done.how == "failed" or it.job.is_scheduled_again):
+    if not it.claims.is_this_job(done.owner) and (done.how == "failed" or it.job.is_scheduled_again):
         it.note_end()  # it has its receipt, so what is enqueued from now on is another occurrence
-    if it.has_our_worker and it.is_this_job(done.owner):
-        status = it.state.status()
+    if it.has_our_worker and it.claims.is_this_job(done.owner):
+        status = status_of(it.job)
         if status in (JobStatus.FINISHED, JobStatus.FAILED):
             raise NothingToTell(f"it is a second copy, and the job is {status}")
     if done.how == "succeeded":

@@ -9,12 +9,12 @@ from taskguard.engine.drive import end_queued
 from taskguard.engine.layers import Layer
 from taskguard.engine.parent import Gone
 from taskguard.events import Kind
+from taskguard.protocol.store import Claimant, Ending, How
 from taskguard.rq.claims import JobClaims, arguments_of
+from taskguard.rq.guarded_job import NotedJob, noted
 from taskguard.rq.guarding import JobGuard
-from taskguard.rq.noted import NotedJob, noted
 from taskguard.rq.owner import next_owner
 from taskguard.schedule.note import Note
-from taskguard.store import Claimant, Ending, How
 
 
 class HorseLostError(Exception):
@@ -51,7 +51,7 @@ class _Lost:
         if guarded is not None:
             job.note = guarded.identified(job.note, arguments_of(job), job.kwargs)
         self._claims = JobClaims(job, guarded)
-        self._guards = self._claims.guards
+        self._guards = self._claims.guards()
         self._has_noted_end = False
         self._candidates = self._all_candidates()
         """What it may have claimed: as the job, or as a later occurrence of its id (see `owner.py`)."""
@@ -69,8 +69,8 @@ class _Lost:
     def settle(self) -> bool:
         """By the attempt that died; False if nothing runs under it."""
         for layers in self._candidates:
-            place = self._claims.queue_entry(self._job.note)
-            gone = Gone(layers, place if place != layers[-1].entry else "", self._attempt)
+            place = self._claims.queue_entry()
+            gone = Gone(layers=layers, queue_entry=place if place != layers[-1].entry else "", attempt=self._attempt)
             if self._is_retried:
                 terms, delay = self._claims.terms(), self._job.get_retry_interval()
                 done = gone.requeue(self._guards, terms, keep_starts=True, delay=delay, detail=self._words)
@@ -94,7 +94,7 @@ class _Lost:
         """The horse died before it claimed, or after it had requeued: what is queued waits for its retry, if any."""
         if self._is_retried:
             return
-        place = self._claims.queue_entry(self._job.note)
+        place = self._claims.queue_entry()
         for layers in self._candidates:
             for layer, guard in zip(layers, self._guards, strict=True):
                 names = {layer.entry, place} - {""} if layer.slot is None else {layer.entry}

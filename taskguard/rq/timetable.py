@@ -16,8 +16,8 @@ from croniter import CroniterBadDateError, croniter
 from rq.cron import CronJob
 
 from taskguard.errors import ConfigurationError
-from taskguard.schedule import Asked, Interval, Schedule, ScheduledEntry, Timing
-from taskguard.schedule.boundaries import EPOCH
+from taskguard.schedule.boundaries import EPOCH, Asked, Interval, Schedule
+from taskguard.schedule.entry import ScheduledEntry, Timing
 
 OPTIONS = "taskguard"
 """Where in the meta of a cron job the options stand that RQ does not know."""

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from taskguard.engine.drive import end_queued
 from taskguard.errors import StoreError
-from taskguard.places import queue_entries_of
-from taskguard.policy import Policy
+from taskguard.protocol.entry_names import queue_entries_of
+from taskguard.protocol.policy import Policy
+from taskguard.protocol.store import Ending
 from taskguard.rq.guarding import Settings, guard_on, own_namespace
 from taskguard.rq.owner import owner_of
-from taskguard.store import Ending
-from taskguard.switch import is_off
+from taskguard.runtime.switch import is_off
 
 if TYPE_CHECKING:
-    from taskguard.rq.noted import NotedJob
+    from taskguard.rq.guarded_job import NotedJob
 
 _logger = logging.getLogger("taskguard")
 

@@ -23,11 +23,11 @@ from rq.worker import BaseWorker
 from taskguard.history import flush_all
 from taskguard.rq import singleton_task  # noqa: F401 - so that no work horse has to import it
 from taskguard.rq.delivery import ATTEMPT  # nor this
+from taskguard.rq.guarded_job import PutBack, is_scheduled_again, noted, noted_class
 from taskguard.rq.guarding import warm
-from taskguard.rq.noted import PutBack, is_scheduled_again, noted, noted_class
 from taskguard.rq.replay import NothingToTell
 from taskguard.rq.settle import defer_if_stuck, settle_for
-from taskguard.switch import is_off
+from taskguard.runtime.switch import is_off
 
 SETTLE_WITHIN = 60
 """Seconds after which a settlement is given up; then the lease runs out by itself."""

@@ -15,13 +15,13 @@ from itertools import count
 from typing import Literal
 
 from taskguard.guard import new_attempt
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Held, Store
 from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.entry import RUNS, ScheduledEntry, Slot
-from taskguard.schedule.mark import NO_TIME, Marks
 from taskguard.schedule.note import Note
 from taskguard.schedule.payload import write
 from taskguard.schedule.publishing import CLAIM
-from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Held, Store
+from taskguard.schedule.watermark import NO_TIME, Marks
 
 Found = Literal["done", "in progress", "not remembered", "not done"]
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from taskguard.clocks import since_boot
 from taskguard.guard import new_attempt
+from taskguard.protocol.store import Claim, Store
+from taskguard.runtime.clocks import since_boot
 from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.entry import PREFIX
-from taskguard.store import Claim, Store
 
 ASK_AGAIN = 30.0
 WORST_ROUND_TRIP = 0.5

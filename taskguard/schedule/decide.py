@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from taskguard.events import Kind
-from taskguard.outages import has_run_out
+from taskguard.protocol.store import Entry
+from taskguard.runtime.outages import has_run_out
 from taskguard.schedule.boundaries import MICROS, micros
 from taskguard.schedule.entry import ScheduledEntry
 from taskguard.schedule.payload import slot_in
-from taskguard.store import Entry
 
 GRACE = 10 * MICROS
 BUSY = 0.25

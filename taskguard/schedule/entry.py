@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from taskguard.errors import ConfigurationError
-from taskguard.names import KEY, problem_with
-from taskguard.policy import DEFAULT_KEEP
+from taskguard.protocol.names import KEY, problem_with
+from taskguard.protocol.policy import DEFAULT_KEEP
 from taskguard.schedule.boundaries import MICROS, Clocked, Schedule, between, micros, moment_of
 from taskguard.schedule.note import Note, Overlap
 

@@ -19,19 +19,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from taskguard.clocks import since_boot
 from taskguard.errors import StoreUnavailableError
 from taskguard.events import Event, Kind, Listeners
-from taskguard.outages import LONGEST_GRACE, has_run_out
+from taskguard.protocol.store import Claimant, Ending, Entry, Held, Store
+from taskguard.runtime.clocks import since_boot
+from taskguard.runtime.outages import LONGEST_GRACE, has_run_out
 from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.clock import StoreClock
 from taskguard.schedule.decide import BUSY, Decision, Watch, decide
 from taskguard.schedule.entry import ScheduledEntry, Slot
 from taskguard.schedule.lost import Lookout, Unfinished
-from taskguard.schedule.mark import ALWAYS, Marks
 from taskguard.schedule.publishing import CLAIM, Publish, Publishing
 from taskguard.schedule.skips import skipped_in_a_row
-from taskguard.store import Claimant, Ending, Entry, Held, Store
+from taskguard.schedule.watermark import ALWAYS, Marks
 
 MOST_AT_ONCE = 100
 """Slots that one look settles; the rest follows in the next one, so that other entries have their turn."""

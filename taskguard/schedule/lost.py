@@ -15,13 +15,13 @@ from typing import Protocol
 
 from taskguard.events import Kind
 from taskguard.guard import new_attempt
-from taskguard.outages import has_run_out
+from taskguard.protocol.store import Claim, Ending, Entry, Held, Lease, Store
+from taskguard.runtime.outages import has_run_out
 from taskguard.schedule import payload
 from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.entry import ScheduledEntry, Slot
-from taskguard.schedule.mark import NO_TIME
 from taskguard.schedule.publishing import CLAIM, Publish, Publishing
-from taskguard.store import Claim, Ending, Entry, Held, Lease, Store
+from taskguard.schedule.watermark import NO_TIME
 
 
 class Tell(Protocol):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from taskguard.clocks import since_boot
 from taskguard.guard import new_attempt
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Held, Lease, Store
+from taskguard.runtime.clocks import since_boot
 from taskguard.schedule import payload
 from taskguard.schedule.entry import ScheduledEntry, Slot
-from taskguard.store import Claim, Claimant, Completed, Ending, Held, Lease, Store
 
 CLAIM = 2.0
 """Seconds that a scheduler has from the claim of a slot to its publication; then another one takes it up."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from taskguard.guard import new_attempt
+from taskguard.protocol.store import Claim
 from taskguard.schedule import payload
 from taskguard.schedule.boundaries import MICROS
 from taskguard.schedule.note import Note
-from taskguard.store import Claim
 
 
 def claim_of(note: Note, owner: str, lease: float, attempt: str = "", *, kept: bool = False) -> Claim:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import islice
 
+from taskguard.protocol.store import Entry
 from taskguard.schedule.entry import ScheduledEntry
 from taskguard.schedule.payload import slot_in
-from taskguard.store import Entry
 
 WARN_AFTER = 5
 """Slots in a row skipped because of one run; then again at twice as many, and so on."""

@@ -1,14 +1,54 @@
-"""The stores there are. Each is one file, imported only when its URL is opened; none of their drivers is required."""
+"""The stores there are, and what one is made of. Each is imported when its URL is opened; no driver is required."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import cast
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from taskguard.errors import ConfigurationError, StoreError
-from taskguard.names import check_namespace
-from taskguard.store import Store
+from taskguard.lazily import lazily
+from taskguard.protocol.names import check_namespace
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease, Store
+
+if TYPE_CHECKING:
+    from taskguard.history import History
+    from taskguard.protocol.rules import Rules
+    from taskguard.stores.memory import MemoryStore
+    from taskguard.stores.postgresql import PostgresStore
+    from taskguard.stores.redis import RedisStore
+    from taskguard.stores.sqlite import SQLiteStore
+
+__all__ = [
+    "Claim",
+    "Claimant",
+    "Completed",
+    "Ending",
+    "Entry",
+    "Guarantees",
+    "Held",
+    "History",
+    "Lease",
+    "MemoryStore",
+    "PostgresStore",
+    "RedisStore",
+    "Rules",
+    "SQLiteStore",
+    "Store",
+    "open_store",
+]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "taskguard.history": "History",
+        "taskguard.protocol.rules": "Rules",
+        "taskguard.stores.memory": "MemoryStore",
+        "taskguard.stores.postgresql": "PostgresStore",
+        "taskguard.stores.redis": "RedisStore",
+        "taskguard.stores.sqlite": "SQLiteStore",
+    },
+)
 
 _STORES = {
     # scheme: (module, the extra that brings its driver)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from taskguard import native
-from taskguard.forks import Forked, watch_forks
+from taskguard.runtime import native
+from taskguard.runtime.forks import Forked, watch_forks
 
 Answer = TypeVar("Answer")
 

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from taskguard.errors import ConfigurationError
-from taskguard.rules import Kept, Receipt, Rules, Step, seen
-from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
+from taskguard.protocol.rules import Kept, Receipt, Rules, Step, seen
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
 from taskguard.stores.atomic import AtomicDict
 from taskguard.stores.histories.memory import MemoryHistory
 

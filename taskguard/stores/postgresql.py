@@ -24,12 +24,12 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import namedtuple_row
 
-from taskguard import native
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
-from taskguard.forks import Forked, watch_forks
-from taskguard.names import check_namespace
-from taskguard.rules import MICROS, micros, token_of
-from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
+from taskguard.protocol.names import check_namespace
+from taskguard.protocol.rules import MICROS, micros, token_of
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
+from taskguard.runtime import native
+from taskguard.runtime.forks import Forked, watch_forks
 from taskguard.stores import safe_url
 from taskguard.stores.histories.postgresql import PostgresHistory
 from taskguard.stores.turns import Turns
@@ -45,7 +45,13 @@ PURGE_AT_MOST = 500
 SCAN_PAGE = 100
 
 _ASKED = [field.name for field in fields(Claim) if field.name != "meanwhile"]
-_MISSING = (errors.InvalidSchemaName, errors.UndefinedTable, errors.UndefinedFunction, errors.UndefinedObject)
+_MISSING = (
+    errors.InvalidSchemaName,
+    errors.UndefinedTable,
+    errors.UndefinedColumn,
+    errors.UndefinedFunction,
+    errors.UndefinedObject,
+)
 _PASSING = ("08", "40", "53", "57", "58", "25006", "55P03")
 """How the SQLSTATE begins when a server cannot serve us now and may later: connection lost, rolled back, out of
 resources, shut down or cancelled, disk trouble, read-only (a standby), not locked in time."""
@@ -111,7 +117,7 @@ class PostgresStore(Forked):
     def claim(self, claim: Claim, /) -> Lease | Held | Completed:
         durations = {name: micros(getattr(claim, name)) for name in ("lease", "keep_for", "copy_for")}
         asked = {name: getattr(claim, name) for name in _ASKED}
-        row = self._call("claim_3", namespace=self._namespace, **asked | durations)
+        row = self._call("claim_4", namespace=self._namespace, **asked | durations)
         if next(self._claims) % PURGE_EVERY == 0:
             # The claim has its answer, whatever becomes of the tidying.
             with suppress(StoreError):
@@ -183,6 +189,13 @@ class PostgresStore(Forked):
         for connection in idle:
             connection.close()
 
+    def make_ready(self) -> None:
+        """Create what this release needs and does not find, also in a schema that an older one has made."""
+        try:
+            self._create(None)
+        except psycopg.Error as error:
+            raise self._explained(error) from error
+
     def setting(self, name: str) -> str:
         """What the server's own setting *name* is: for whoever looks after the server."""
         [row] = self._see("SELECT current_setting(%(name)s) AS value", {"name": name})
@@ -223,7 +236,7 @@ class PostgresStore(Forked):
     def _look(self, which: str, key: str) -> list[Entry]:
         rows = self._see(
             "SELECT key, state, owner, attempt, token, since, until - now AS remaining, starts, copies, payload, how,"
-            " outcome, deaths"
+            ' outcome, deaths, label, whereabouts AS "where"'
             f' FROM "{self._schema}".entry, "{self._schema}".now_1() AS now'
             f" WHERE namespace = %(namespace)s AND {which} AND gone_at > now ORDER BY key LIMIT {SCAN_PAGE}",
             {"namespace": self._namespace, "key": key},
@@ -253,10 +266,13 @@ class PostgresStore(Forked):
                 return self._send(asked, arguments, idle)
             except _MISSING:
                 # The first use, or somebody dropped it. Nothing was done, so asking again is safe.
-                self._send(self._to_write + self._creation(), None, idle)
+                self._create(idle)
                 return self._send(asked, arguments, idle)
         except (psycopg.Error, UnicodeError) as error:
             raise self._explained(error) from error
+
+    def _create(self, idle: list[_Connection] | None) -> None:
+        self._send(self._to_write + self._creation(), None, idle)
 
     def _creation(self) -> str:
         text = files(__package__).joinpath("postgresql.sql").read_text("utf-8")

@@ -6,7 +6,7 @@
 --     GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA taskguard TO the_role;
 --     GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA taskguard TO the_role;
 --
--- The functions are `taskguard/rules.py` in PL/pgSQL. A function that was released is never changed: its successor gets
+-- The functions are `taskguard/protocol/rules.py` in PL/pgSQL. A function that was released is never changed: its successor gets
 -- the next number, so that two releases can use one schema at the same time.
 --
 -- All times and durations are microseconds, times by this server's clock: SELECT to_timestamp(since / 1e6).
@@ -48,6 +48,10 @@ CREATE TABLE IF NOT EXISTS taskguard.entry (
                 (CASE WHEN state IN ('queued', 'running') THEN until + keep ELSE until END) STORED,
     PRIMARY KEY (namespace, key)
 );
+-- For people; a schema of an older version lacks them.
+ALTER TABLE taskguard.entry
+    ADD COLUMN IF NOT EXISTS label       text NOT NULL DEFAULT '',
+    ADD COLUMN IF NOT EXISTS whereabouts text NOT NULL DEFAULT '';
 CREATE INDEX IF NOT EXISTS entry_gone_at ON taskguard.entry (gone_at);
 
 -- How one job ended, whoever has the key by then.
@@ -127,6 +131,18 @@ BEGIN
 END $$;
 
 
+-- The same, with what is there for people.
+CREATE OR REPLACE FUNCTION taskguard.save_2(e taskguard.entry) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    UPDATE taskguard.entry SET
+        state = e.state, owner = e.owner, attempt = e.attempt, token = e.token, since = e.since, until = e.until,
+        keep = e.keep, starts = e.starts, took_over = e.took_over, payload = e.payload, copy = e.copy,
+        copies = e.copies, copy_until = e.copy_until, held_until = e.held_until, requeued_by = e.requeued_by,
+        deaths = e.deaths, how = e.how, outcome = e.outcome, label = e.label, whereabouts = e.whereabouts
+    WHERE namespace = e.namespace AND key = e.key;
+END $$;
+
+
 -- The owner's receipt; all NULL if there is none or it is over.
 CREATE OR REPLACE FUNCTION taskguard.receipt_1(_namespace text, _key text, _owner text, _now bigint)
 RETURNS taskguard.receipt LANGUAGE plpgsql VOLATILE AS $$
@@ -184,10 +200,10 @@ END $$;
 -- answer: 'lease'      with owner, attempt, token, state, starts, took_over
 --         'held'       with owner, attempt, token, state, since, remaining, payload, publish, stamp
 --         'completed'  with owner, how, token, since, outcome, twin, answered, payload
-CREATE OR REPLACE FUNCTION taskguard.claim_3(
+CREATE OR REPLACE FUNCTION taskguard.claim_4(
     _namespace text, _key text, _owner text, _attempt text, _state text, _lease bigint, _keep_for bigint, _floor bigint,
     _reuse text, _skip boolean, _join text, _replace_queued boolean, _payload text, _copy text, _copy_for bigint,
-    _stamp text,
+    _stamp text, _label text, _where text,
     OUT answer text, OUT owner text, OUT attempt text, OUT token bigint, OUT state text, OUT since bigint,
     OUT remaining bigint, OUT starts integer, OUT took_over boolean, OUT payload text, OUT publish boolean,
     OUT stamp text, OUT how text, OUT outcome bytea, OUT twin text, OUT answered boolean
@@ -302,7 +318,7 @@ BEGIN
 
     -- Granted. An entry that is over leaves nothing behind.
     IF NOT known THEN
-        e.state := 'free'; e.token := 0; e.deaths := '[]';
+        e.state := 'free'; e.token := 0; e.deaths := '[]'; e.label := '';
     END IF;
     IF NOT (unended AND mine) THEN
         e.requeued_by := '';
@@ -336,7 +352,9 @@ BEGIN
     e.payload := _payload;
     e.copy := ''; e.copies := 0; e.copy_until := 0;
     e.held_until := 0; e.how := NULL; e.outcome := NULL;
-    PERFORM taskguard.save_1(e);
+    e.label := CASE WHEN _label <> '' THEN _label ELSE e.label END;
+    e.whereabouts := _where;
+    PERFORM taskguard.save_2(e);
     answer := 'lease'; owner := e.owner; attempt := e.attempt; token := e.token; state := e.state;
     starts := e.starts; took_over := e.took_over;
 END $$;

@@ -15,10 +15,10 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 import redis
 
 from taskguard.errors import ConfigurationError
-from taskguard.evictions import Eviction
-from taskguard.names import check_namespace
-from taskguard.rules import MICROS, micros, token_of
-from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
+from taskguard.protocol.names import check_namespace
+from taskguard.protocol.rules import MICROS, micros, token_of
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
+from taskguard.runtime.evictions import Eviction
 from taskguard.stores import safe_url
 from taskguard.stores.histories.redis import RedisHistory
 from taskguard.stores.redis_wire import Connections, ForeignValueError, Lent, Script, Wire
@@ -97,7 +97,8 @@ class RedisStore:
     def claim(self, claim: Claim, /) -> Lease | Held | Completed:
         entry = self._entry_key(claim.key)
         keys = [entry, f"{entry}:{claim.owner}"]
-        args: list[Any] = [claim.owner, claim.attempt, claim.state, micros(claim.lease), micros(claim.keep_for)]
+        durations = [micros(claim.lease), micros(claim.keep_for)]
+        args: list[Any] = [claim.owner, claim.attempt, claim.state, *durations, claim.label, claim.where]
         if claim.join:
             keys.append(f"{entry}:{claim.join}")
         args += _rare(claim)
@@ -303,7 +304,7 @@ def _completed(key: str, reply: Any) -> Completed:
 
 
 def _entry(key: str, reply: Any) -> Entry:
-    state, owner, attempt, token, since, remaining, starts, copies, payload, how, outcome, unended = reply
+    state, owner, attempt, token, since, remaining, starts, copies, payload, how, outcome, unended, label, where = reply
     return Entry(
         key=key,
         state=state.decode(),
@@ -318,6 +319,8 @@ def _entry(key: str, reply: Any) -> Entry:
         how=how.decode() if how else None,
         outcome=outcome,
         unended=tuple((owner.decode(), payload.decode()) for owner, payload in unended),
+        label=label.decode(),
+        where=where.decode(),
     )
 
 

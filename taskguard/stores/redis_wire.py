@@ -19,9 +19,9 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from taskguard import native
 from taskguard.errors import StoreError, StoreUnavailableError
-from taskguard.forks import Forked, watch_forks
+from taskguard.runtime import native
+from taskguard.runtime.forks import Forked, watch_forks
 from taskguard.stores.turns import Turns
 
 TIMEOUT = 5.0

@@ -1,6 +1,6 @@
 """Entries in one SQLite file: many processes on one host, no server. Not for a network file system.
 
-Every verb loads what is known of its key, applies `taskguard.rules` and saves the step, in one write transaction.
+Every verb loads what is known of its key, applies the rules and saves the step, in one write transaction.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from taskguard.errors import ConfigurationError
-from taskguard.rules import Kept, Receipt, Rules, Step, seen
-from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
+from taskguard.protocol.rules import Kept, Receipt, Rules, Step, seen
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
 from taskguard.stores import safe_url
 from taskguard.stores.histories import sqlite as histories
 from taskguard.stores.memory import wall_clock
@@ -36,6 +36,7 @@ CREATE TABLE IF NOT EXISTS taskguard_entry (
     took_over INTEGER NOT NULL, payload TEXT NOT NULL,
     copy TEXT NOT NULL, copies INTEGER NOT NULL, copy_until INTEGER NOT NULL, held_until INTEGER NOT NULL,
     requeued_by TEXT NOT NULL, deaths TEXT NOT NULL, how TEXT, outcome BLOB, gone_at INTEGER NOT NULL,
+    label TEXT NOT NULL DEFAULT '', whereabouts TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (namespace, key)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS taskguard_receipt (
@@ -47,14 +48,16 @@ CREATE TABLE IF NOT EXISTS taskguard_receipt (
 CREATE INDEX IF NOT EXISTS taskguard_entry_gone ON taskguard_entry (gone_at);
 CREATE INDEX IF NOT EXISTS taskguard_receipt_gone ON taskguard_receipt (until);
 """
+_ADDED = {"taskguard_entry": {"label": "TEXT NOT NULL DEFAULT ''", "whereabouts": "TEXT NOT NULL DEFAULT ''"}}
+"""Columns that a file of an older version lacks. An older version that uses the same file takes no notice of them."""
 _ENTRY = (
     "state, owner, attempt, token, since, until, keep, starts, took_over, payload, "
-    "copy, copies, copy_until, held_until, requeued_by, deaths, how, outcome"
+    "copy, copies, copy_until, held_until, requeued_by, deaths, how, outcome, label, whereabouts"
 )
 _RECEIPT = "owner, attempt, how, token, at, until, outcome, twin, answered"
 _GET_ENTRY = f"SELECT {_ENTRY} FROM taskguard_entry WHERE namespace = ? AND key = ? AND gone_at > ?"
 _PUT_ENTRY = (
-    f"INSERT OR REPLACE INTO taskguard_entry (namespace, key, {_ENTRY}, gone_at) VALUES ({', '.join('?' * 21)})"
+    f"INSERT OR REPLACE INTO taskguard_entry (namespace, key, {_ENTRY}, gone_at) VALUES ({', '.join('?' * 23)})"
 )
 _GET_RECEIPT = f"SELECT {_RECEIPT} FROM taskguard_receipt WHERE namespace = ? AND key = ? AND owner = ? AND until > ?"
 _PUT_RECEIPT = f"INSERT OR REPLACE INTO taskguard_receipt (namespace, key, {_RECEIPT}) VALUES ({', '.join('?' * 11)})"
@@ -107,7 +110,7 @@ class SQLiteStore:
         self._rules = rules or Rules()
         path = str(Path(path).absolute())
         self._name = f"SQLiteStore({path!r}, namespace={namespace!r})"
-        self._file = File(path, name=self._name, timeout=timeout, schema=_SCHEMA + histories.SCHEMA)
+        self._file = File(path, name=self._name, timeout=timeout, schema=_SCHEMA + histories.SCHEMA, added=_ADDED)
         self._until_purge = 1
         self.history = histories.SQLiteHistory(self._transaction, self._log, namespace)
 
@@ -295,5 +298,7 @@ def _columns(entry: Kept) -> tuple[Any, ...]:
         json.dumps(entry.deaths),
         entry.how,
         entry.outcome,
+        entry.label,
+        entry.where,
         entry.gone_at,
     )

@@ -11,15 +11,15 @@ import os
 import sqlite3
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from typing import TypeVar
 
-from taskguard import native
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
-from taskguard.forks import Forked, watch_forks
+from taskguard.runtime import native
+from taskguard.runtime.forks import Forked, watch_forks
 
 Answer = TypeVar("Answer")
 
@@ -35,7 +35,9 @@ _NEVER = {errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
 class File(Forked):
     """Every connection of this process to the file at *path*. Errors call the store *name*."""
 
-    def __init__(self, path: str, *, name: str, timeout: float, schema: str) -> None:
+    def __init__(
+        self, path: str, *, name: str, timeout: float, schema: str, added: Mapping[str, Mapping[str, str]]
+    ) -> None:
         if "\0" in path:
             raise ConfigurationError(f"the path of a SQLite file must have no NUL character, as {path!r} has")
         self._path = path
@@ -43,6 +45,8 @@ class File(Forked):
         self._timeout = timeout
         self._schema = schema
         self._made = _names(schema)
+        self._added = added
+        """By table: columns, with their kind, that it did not have in an older version."""
         self._start()
         watch_forks(self)
 
@@ -182,6 +186,21 @@ class File(Forked):
         there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master").fetchall()}
         if not there.issuperset(self._made):
             connection.executescript(f"BEGIN IMMEDIATE;{self._schema}COMMIT;")
+        for table, columns in self._added.items():
+            self._add(connection, table, columns)
+
+    def _add(self, connection: sqlite3.Connection, table: str, columns: Mapping[str, str]) -> None:
+        question = f"SELECT name FROM pragma_table_info('{table}')"
+        if {name for (name,) in connection.execute(question).fetchall()}.issuperset(columns):
+            return
+        with connection:
+            connection.execute("BEGIN IMMEDIATE")
+            there = {
+                name for (name,) in connection.execute(question).fetchall()
+            }  # another process may have been faster
+            for name, kind in columns.items():
+                if name not in there:
+                    connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
 
     def _take_back(self) -> None:
         """Roll back the transaction that this thread is in the middle of, if we are called by a signal handler there.

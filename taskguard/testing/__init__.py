@@ -3,11 +3,12 @@
 Names are loaded when they are first used. The fixtures are in `taskguard.testing.pytest`.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from taskguard.lazily import lazily
 
 if TYPE_CHECKING:
-    from taskguard.switch import unguarded
+    from taskguard.runtime.switch import unguarded
     from taskguard.testing.asserts import assert_ran_once, assert_skipped
     from taskguard.testing.clock import FakeClock
     from taskguard.testing.contract import StoreContract
@@ -29,27 +30,16 @@ __all__ = [
     "unguarded",
 ]
 
-_HOME = {
-    "FakeClock": "taskguard.testing.clock",
-    "HistoryContract": "taskguard.testing.histories",
-    "StoreContract": "taskguard.testing.contract",
-    "WatchedStore": "taskguard.testing.watched",
-    "assert_ran_once": "taskguard.testing.asserts",
-    "assert_skipped": "taskguard.testing.asserts",
-    "assert_survives_crashes": "taskguard.testing.crashes",
-    "assert_survives_pauses": "taskguard.testing.crashes",
-    "on_store": "taskguard.testing.swap",
-    "unguarded": "taskguard.switch",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "taskguard.runtime.switch": "unguarded",
+        "taskguard.testing.asserts": "assert_ran_once assert_skipped",
+        "taskguard.testing.clock": "FakeClock",
+        "taskguard.testing.contract": "StoreContract",
+        "taskguard.testing.crashes": "assert_survives_crashes assert_survives_pauses",
+        "taskguard.testing.histories": "HistoryContract",
+        "taskguard.testing.swap": "on_store",
+        "taskguard.testing.watched": "WatchedStore",
+    },
+)

@@ -6,7 +6,7 @@ from typing import Any
 
 from taskguard.errors import ConfigurationError, DuplicateTaskError
 from taskguard.guard import Guard
-from taskguard.store import Lease
+from taskguard.protocol.store import Lease
 from taskguard.testing.watched import WatchedStore
 
 

@@ -1,4 +1,4 @@
-"""The conformance suite of a store: the eight promises of `taskguard.store.Store`, as tests that name them.
+"""The conformance suite of a store: the eight promises of `taskguard.protocol.store.Store`, as tests that name them.
 
 Inherit from it in a test class and give it five fixtures:
 
@@ -21,11 +21,11 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from taskguard import names
 from taskguard.errors import ConfigurationError
 from taskguard.guard import Guard
-from taskguard.policy import Policy
-from taskguard.store import TOKEN_LIMIT, Claim, Claimant, Completed, Ending, Held, How, Lease, Store
+from taskguard.protocol import names
+from taskguard.protocol.policy import Policy
+from taskguard.protocol.store import TOKEN_LIMIT, Claim, Claimant, Completed, Ending, Held, How, Lease, Store
 from taskguard.testing.races import completions, race, winners
 from taskguard.testing.walks import walk_beside_the_rules
 
@@ -1009,6 +1009,26 @@ class StoreContract:
 
         assert isinstance(store.claim(ask("bob", "queued", state="queued", replace_queued=True)), Lease)
         assert isinstance(store.claim(ask("bob", "running", state="queued", replace_queued=True)), Held)
+
+    def test_a_label_stays_with_its_key_and_where_is_the_last_claims(self, store: Store) -> None:
+        def shown() -> tuple[str, str]:
+            entry = store.get("key")
+            [listed] = store.scan("key")
+            assert entry is not None and (entry.label, entry.where) == (listed.label, listed.where)
+            return entry.label, entry.where
+
+        claimed(store, "alice", state="queued", label="Größe=“7”", where="web:1")
+        assert shown() == ("Größe=“7”", "web:1")
+        running = claimed(store, "alice", where="celery@pod:2")
+        assert shown() == ("Größe=“7”", "celery@pod:2")
+        store.requeue(running, LONG, copy_for=LONG)
+        assert shown() == ("Größe=“7”", "celery@pod:2")
+        store.complete(claimed(store, "alice", where="celery@pod:3"), succeeded())
+        assert shown() == ("Größe=“7”", "celery@pod:3")
+        claimed(store, "bob", label="size=7")
+        assert shown() == ("size=7", "")
+        store.forget("key")
+        assert shown() == ("size=7", "")
 
     # -- 7: durations in; the store's clock decides ----------------------------------------------------------------
 

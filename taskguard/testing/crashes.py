@@ -19,7 +19,7 @@ from typing import Any
 from uuid import uuid4
 
 from taskguard.errors import ConfigurationError, TooManyStartsError
-from taskguard.store import Entry
+from taskguard.protocol.store import Entry
 from taskguard.stores.sqlite import SQLiteStore
 from taskguard.testing.children import Child, End
 from taskguard.testing.clock import SharedClock

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskguard.engine.under import known_by, run_claimed
+from taskguard.engine.work import Work
 from taskguard.errors import ConfigurationError
 from taskguard.guard import Guard
-from taskguard.places import run_of
-from taskguard.store import Held, Store
+from taskguard.protocol.entry_names import run_of
+from taskguard.protocol.store import Held, Store
 from taskguard.testing.swap import on_store
-from taskguard.work import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def _by_celery(task: Any, store: Store, job_id: str, args: Any, kwargs: Any) -> 
 
 def _by_rq(guarded: Any, store: Store, job_id: str, args: Any, kwargs: Any) -> None:
     # What RQ's worker does with a job, without RQ's server: claim, run, settle.
-    from taskguard.rq.delivery import _awaited
+    from taskguard.rq.delivery import to_its_end
 
     guard, policy, key = Guard(store), guarded.policy, guarded.keys(args, kwargs)
     name, _ = known_by(key, job_id, is_reused=policy.on_done != "rerun")
@@ -61,7 +61,7 @@ def _by_rq(guarded: Any, store: Store, job_id: str, args: Any, kwargs: Any) -> N
     if isinstance(answer, Held):
         raise AssertionError(f"{key} is still {answer.state}")
     if isinstance(answer, Work):
-        run_claimed(answer, lambda: _awaited(guarded.call(args, kwargs)))
+        run_claimed(answer, lambda: to_its_end(lambda: guarded.call(args, kwargs)))
 
 
 def _file_of(function: Any) -> str:

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from taskguard.guard import Guard
-from taskguard.switch import unguarded
+from taskguard.runtime.switch import unguarded
 from taskguard.testing.clock import FakeClock
 from taskguard.testing.swap import on_store
 from taskguard.testing.watched import WatchedStore
+
+__all__ = ["taskguard_clock", "taskguard_guard", "taskguard_in_memory", "taskguard_off", "taskguard_store"]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from taskguard.store import Claim, Claimant, Ending, Lease, Store
+from taskguard.protocol.store import Claim, Claimant, Ending, Lease, Store
 
 Opener = Callable[[], Store] | None
 PATIENCE = 60.0

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from taskguard.store import Store
+from taskguard.protocol.store import Store
 
 _VERBS = ("claim", "requeue", "mark", "complete", "release")
 """Not `renew`: when that is asked depends on how fast the machine is."""

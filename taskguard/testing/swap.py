@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from taskguard.errors import ConfigurationError
-from taskguard.store import Store
+from taskguard.protocol.store import Store
 
 T = TypeVar("T")
 

@@ -1,7 +1,8 @@
 """Random walks: the same verbs in the same order on a store and on the rules themselves must be answered alike.
 
-A store that thinks for itself (a script, a stored procedure) is a translation of `taskguard.rules`; this finds where
-the two differ. Every duration is either over by the next step or never over within a walk, so that the walk's own
+A store that thinks for itself (a script, a stored procedure) is a translation of `taskguard.protocol.rules`; this
+finds where the two differ. Every duration is either over by the next step or never over within a walk, so that the
+walk's own
 speed does not matter.
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Held, Lease, Store
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Held, Lease, Store
 from taskguard.stores.memory import MemoryStore
 
 OVER = 0.001
@@ -92,6 +93,8 @@ class _Walk:
             join=self.random.choice(("", "", "alice", "bob")),
             replace_queued=self.random.random() < 0.15,
             payload=self.random.choice(("", "digest")),
+            label=self.random.choice(("", "order=7", "höhe=…")),
+            where=self.random.choice(("", "here:1", "there:2")),
             copy=self.random.choice(("", "copy 1", "copy 2")),
             copy_for=self.random.choice((0.0, OVER, NEVER)),
         )

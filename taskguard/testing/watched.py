@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from taskguard.rules import Rules
-from taskguard.store import Claim, Claimant, Completed, Ending, Held, Lease
+from taskguard.protocol.rules import Rules
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Held, Lease
 from taskguard.stores.memory import MemoryStore, wall_clock
 
 

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from celery import Celery
 
-from tests import hatchery
+from tests import forkserver
 from tests.bodies import DIRECTORY
 from tests.celery.settings import ENVIRONMENT, Backend, Broker, settings, sql_url
 from tests.celery.worker import Worker
@@ -104,7 +104,7 @@ class Fleet:
         """The ids that each of so many processes got for so many calls; see `publisher.py`."""
         files = [self._directory / f"publisher{number}" for number in range(publishers)]
         started = [
-            hatchery.start(
+            forkserver.start(
                 [sys.executable, "-m", "tests.celery.publisher", *map(str, (number, publishers, calls, keys, file))],
                 log=file.with_suffix(".log"),
                 directory=ROOT,

@@ -8,6 +8,7 @@ from typing import Any
 from celery import Celery
 from celery.app.trace import build_tracer
 
+from taskguard import StoreUnavailableError
 from taskguard.celery import singleton_task
 from taskguard.stores.memory import MemoryStore
 
@@ -68,6 +69,30 @@ def deliver(task: Any, task_id: str, *args: Any, request: Any = None, **headers:
     return build_tracer(task.name, task, app=task.app)(task_id, args, {}, facts)
 
 
+def deliver_message(app: Celery, message: Any) -> Any:
+    """What a worker's child does with a message as it is in the queue, whatever its `eta`."""
+    task, (args, kwargs, embed) = app.tasks[message.headers["task"]], message.payload
+    delivery_info = {"exchange": "", "routing_key": app.conf.task_default_queue}
+    facts = {"retries": 0, "is_eager": False, "delivery_info": delivery_info, **message.headers, **(embed or {})}
+    facts |= {"args": args, "kwargs": kwargs}
+    return build_tracer(task.name, task, app=app)(message.headers["id"], args, kwargs, facts)
+
+
 def ours_of(message: Any) -> dict[str, Any]:
     """The guard's headers, as `deliver` takes them."""
     return {name[10:]: value for name, value in message.headers.items() if name.startswith("taskguard_")}
+
+
+def goes_away_after(store: Any, verb: str, times: int) -> None:
+    """The store answers so many times, and then no more."""
+    answered = 0
+    original = getattr(store, verb)
+
+    def ask(*args: Any, **options: Any) -> Any:
+        nonlocal answered
+        answered += 1
+        if answered > times:
+            raise StoreUnavailableError("store", "gone")
+        return original(*args, **options)
+
+    setattr(store, verb, ask)

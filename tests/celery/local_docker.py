@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import psutil
 
-from tests import hatchery
+from tests import forkserver
 from tests.servers import children
 from tests.waiting import wait_until
 
@@ -48,7 +48,7 @@ class LocalContainer:
         self.start()
 
     def start(self) -> None:
-        self._process = hatchery.start(
+        self._process = forkserver.start(
             self._command, log=self._log, directory=self._working_dir, environment=self._environment
         )
         self.reload()

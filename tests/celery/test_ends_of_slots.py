@@ -14,8 +14,9 @@ from taskguard.celery import install
 from taskguard.celery.guarding import guarding_of
 from taskguard.celery.scheduled import make_aware
 from taskguard.guard import Guard
-from taskguard.schedule import Slot, claim_of
-from taskguard.store import Claim, Ending, Lease
+from taskguard.protocol.store import Claim, Ending, Lease
+from taskguard.schedule.entry import Slot
+from taskguard.schedule.running import claim_of
 from tests.schedule.bench import every
 
 from .inprocess import deliver, guarded, make_app, ours_of, sent, store_of

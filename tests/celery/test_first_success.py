@@ -10,8 +10,7 @@ from celery import states
 
 from taskguard.celery import first_success
 
-from .inprocess import deliver, guarded, make_app, store_of
-from .test_deliveries import goes_away_after
+from .inprocess import deliver, goes_away_after, guarded, make_app, store_of
 
 
 @pytest.fixture(params=["cache+memory", "redis"])

@@ -30,7 +30,7 @@ def test_a_task_runs_and_its_result_is_read(make_fleet: MakeFleet, ledger: Ledge
     worker = fleet.start_worker()
     answer = fleet.tasks.work.delay("invoice")
 
-    assert answer.get(timeout=10) == "invoice"
+    assert answer.get(timeout=20) == "invoice"
     (line,) = ledger.lines("end", task_id=answer.id)
     assert line["pid"] in worker.children()
 
@@ -50,14 +50,14 @@ def test_two_bodies_of_one_process_overlap_and_are_seen_to(fleet: Fleet, ledger:
     ledger.wait_for("begin", 2, pid=worker.pid)
     gate.open()
 
-    assert [answer.get(timeout=10) for answer in answers] == ["key", "key"]
+    assert [answer.get(timeout=20) for answer in answers] == ["key", "key"]
     assert len(ledger.overlaps("key")) == 1
 
 
 def test_bodies_one_after_the_other_do_not_overlap(fleet: Fleet, ledger: Ledger):
     fleet.start_worker("solo")
     for answer in [fleet.tasks.work.delay() for _ in range(2)]:
-        answer.get(timeout=10)
+        answer.get(timeout=20)
 
     assert ledger.count("end") == 2
     assert not ledger.overlaps("key")
@@ -70,7 +70,7 @@ def test_the_task_of_a_killed_child_is_delivered_again(fleet: Fleet, ledger: Led
     victim = worker.kill_child()
     gate.open()
 
-    assert answer.get(timeout=10) == "key"
+    assert answer.get(timeout=20) == "key"
     assert [line["pid"] == victim for line in ledger.lines("begin")] == [True, False]
     assert not ledger.overlaps("key")
 
@@ -83,7 +83,7 @@ def test_the_task_of_a_killed_child_fails_soon_if_it_may_not_run_twice(make_flee
     worker.kill_child()
 
     with pytest.raises(WorkerLostError):
-        answer.get(timeout=5)
+        answer.get(timeout=20)
 
 
 @needs_quick_redelivery
@@ -112,7 +112,7 @@ def test_a_paused_worker_does_nothing_until_it_resumes(fleet: Fleet, ledger: Led
     worker.resume()
 
     assert (stopped, ended) == (["T", "T"], 0)
-    assert answer.get(timeout=10) == "key"
+    assert answer.get(timeout=20) == "key"
 
 
 def test_a_warm_shutdown_lets_the_body_end(fleet: Fleet, ledger: Ledger, gate: Gate):
@@ -144,7 +144,7 @@ def test_a_broker_that_comes_back_still_has_the_message(fleet: Fleet, ledger: Le
     fleet.redis.start()
     fleet.start_worker("solo")
 
-    assert answer.get(timeout=10) == "key"
+    assert answer.get(timeout=20) == "key"
 
 
 def test_the_verbs_of_pytest_celery_work_too(fleet: Fleet, ledger: Ledger):

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
+from rq.serializers import DefaultSerializer
 
-from taskguard import LeaseLostError, StoreUnavailableError, WaitTimeoutError, current_fence
+from taskguard import LeaseLostError, OutcomeNotKeptError, StoreUnavailableError, WaitTimeoutError, current_fence
+from taskguard.protocol.store import Ending
+from taskguard.rq.outcomes import QueueOutcomes
 
 from .inprocess import deliver, guarded, live, make_app, store_of
 
@@ -126,6 +129,18 @@ def test_an_item_whose_end_the_store_cannot_hear(chosen, monkeypatch):
         if chosen == "run_unguarded"
         else isinstance(answer.retval.exception, StoreUnavailableError)
     )
+
+
+def test_an_outcome_of_the_other_queue_that_cannot_be_read_is_an_error_of_the_item():
+    """RQ keeps what JSON would change as a pickle, and this app accepts none."""
+    task = make_task(on_done="reuse_success", keep_for=7200)
+    guard = task.taskguard.guarding.guard
+    lease = guard.ask(guard.new_claim(task.taskguard.key(1), "another", task.taskguard.policy))[1]
+    outcome = QueueOutcomes(DefaultSerializer).encode((1, 2))
+    assert guard.store.complete(lease, Ending(how="succeeded", keep_for=60, outcome=outcome))
+    answer = map_over(task, 1, task_id="reader")
+    assert isinstance(answer.retval.exception, OutcomeNotKeptError) and "does not accept" in str(answer.retval)
+    assert not task.app.ran
 
 
 def hold_for(task: Any, questions: int, monkeypatch: Any) -> list[Any]:

@@ -33,9 +33,9 @@ def test_hold_at_least_keeps_others_out_after_the_end(scene):
     assert first.get(timeout=20) == 1
     second = scene.call("lingers", value=2)
     assert second.taskguard.duplicate
-    wait_until(lambda: not scene.call("lingers", value=3).taskguard.duplicate, timeout=10)
+    wait_until(lambda: not scene.call("lingers", value=3).taskguard.duplicate)
     first_run, second_run = scene.begun(2)
-    assert second_run["at"] - first_run["at"] > 1.9
+    assert second_run["at"] - first_run["at"] > 2  # the first began some time after its claim
 
 
 @needs_quick_redelivery

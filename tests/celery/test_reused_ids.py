@@ -11,7 +11,7 @@ import pytest
 from celery import chain, chord, group
 from celery.exceptions import TaskRevokedError
 
-from taskguard.store import Claimant, Ending
+from taskguard.protocol.store import Claimant, Ending
 from tests.celery.conftest import FLEETS
 from tests.celery.fleet import Fleet
 from tests.celery.haste import ENVIRONMENT as HASTE

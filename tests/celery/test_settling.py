@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,19 +12,21 @@ import pytest
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import WorkerLostError
 from celery import Celery
+from celery.exceptions import TaskRevokedError
 from celery.worker.request import Request
 
 from taskguard.celery import install, settling, singleton_task
 from taskguard.celery.guarding import guarding_of
 from taskguard.celery.headers import ATTEMPT, with_envelope
-from taskguard.celery.later import Later
+from taskguard.celery.parent_timer import Later
 from taskguard.celery.scheduled import make_aware
 from taskguard.engine.envelope import Envelope
 from taskguard.errors import StoreUnavailableError
-from taskguard.schedule import claim_of
-from taskguard.store import Lease, Store
+from taskguard.protocol.store import Lease, Store
+from taskguard.schedule.running import claim_of
 from taskguard.stores.memory import MemoryStore
 from tests.schedule.bench import every
+from tests.servers import Proxy, require
 from tests.waiting import wait_until
 
 SLOT = every(3600).slot(1_794_873_600_000_000)
@@ -171,3 +175,27 @@ def test_the_end_of_a_job_whose_process_is_gone_is_told_as_what_it_is(how: Any, 
     request._taskguard.settle(how, WorkerLostError("gone"))
     assert [event.kind for event in events] == [told]
     assert task.taskguard.get().state == "free"
+
+
+def test_a_silent_store_does_not_stop_the_parent(make_scene):
+    with closing(require("redis-8")) as store, Proxy(store.port) as proxy:
+        scene = make_scene(conf={"taskguard_store": proxy.url(store.url)})
+        for number in range(6):
+            scene.call(key=f"{scene.key}-{number}", expires=0.5)
+        time.sleep(1)
+        proxy.blackhole()
+        scene.fleet.start_worker()
+        scene.fleet.tasks.work.delay(scene.key)
+        scene.begun()  # long before the parent would have asked in vain for each of them
+
+
+def test_an_expired_job_whose_key_cannot_be_made_does_not_stop_the_parent(make_scene):
+    scene = make_scene()
+    # As from a publisher without the code: the worker's parent is the first to look for its key.
+    expired = scene.fleet.app._taskguard.send("keyless", (scene.key,), expires=0.1)
+    time.sleep(0.2)
+    worker = scene.fleet.start_worker()
+    assert scene.call(value=1).get(timeout=20) == 1
+    with pytest.raises(TaskRevokedError):
+        expired.get(timeout=20)
+    assert "Connection to broker lost" not in worker.log()

@@ -16,7 +16,7 @@ from celery.app.amqp import AMQP
 from celery.app.routes import Router
 
 from taskguard import StoreUnavailableError
-from taskguard.store import Claim
+from taskguard.protocol.store import Claim
 from tests.servers import RedisServer
 
 from .inprocess import deliver, guarded, make_app, sent

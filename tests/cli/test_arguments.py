@@ -13,10 +13,10 @@ from rq import SimpleWorker
 from taskguard import ConfigurationError, open_store
 from taskguard.celery import singleton_task
 from taskguard.history import decisions
-from taskguard.keys import KeyMaker
+from taskguard.keys.maker import KeyMaker
+from taskguard.keys.signatures import signature_of
 from taskguard.rq import GuardedQueue
 from taskguard.rq import singleton_task as rq_singleton_task
-from taskguard.signatures import signature_of
 
 
 @pytest.mark.parametrize("history", [True, "arguments"])

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from taskguard import Guard, StaleFenceError
-from taskguard.store import Claim, Ending, Lease
+from taskguard.protocol.store import Claim, Ending, Lease
+from taskguard.runtime.whereabouts import whereabouts
 from tests.cli.conftest import Run
 from tests.waiting import wait_until
 
@@ -38,17 +39,43 @@ def answer(result: Any, code: int = 0) -> Any:
 # -- ls ----------------------------------------------------------------------------------------------------------
 
 
-def test_ls_shows_who_holds_what(guard: Guard, run: Run):
-    held(guard)
+def test_ls_shows_who_holds_what_and_where(guard: Guard, run: Run):
+    held(guard, label="order_id=42")
     held(guard, OTHER, "job-2", state="queued")
-    shown = run("ls").stdout
 
-    rows = [line.split() for line in shown.splitlines()]
-    assert rows[0] == ["STATE", "SINCE", "KEY", "JOB"]
-    assert [(row[0], row[2:]) for row in rows[1:]] == [
-        ("running", ["s", KEY, "job-1"]),
-        ("queued", ["s", OTHER, "job-2"]),
+    def rows(*options: str) -> list[list[str]]:
+        return [line.split() for line in run("ls", *options).stdout.splitlines()]
+
+    here = whereabouts()
+    assert rows()[0] == ["STATE", "SINCE", "KEY", "JOB", "WHERE"]
+    assert [(row[0], row[2:]) for row in rows()[1:]] == [
+        ("running", ["s", *readable(KEY, "order_id=42"), "job-1", here]),
+        ("queued", ["s", *readable(OTHER), "job-2", here]),
     ]
+    assert [row[3] for row in rows("--keys")[1:]] == [KEY, OTHER]
+
+
+def readable(key: str, label: str = "") -> list[str]:
+    space, _, digest = key.split(":")
+    return [space, label or digest[:8]]
+
+
+def test_what_the_history_has_of_arguments_stands_beside_a_key_without_a_label(guard: Guard, run: Run):
+    guard.ask(Claim(KEY, "job-1", "attempt", lease=30, keep_for=60), arguments="order_id=42, cents=7")
+    told(guard)
+
+    assert "(order_id=42, cents=7)" in run("ls").stdout
+    assert "(order_id=42, cents=7)" in run("show", KEY).stdout
+
+
+def test_show_says_where_a_job_runs(guard: Guard, run: Run):
+    held(guard, label="order_id=42")
+    shown = run("show", KEY).stdout
+
+    assert whereabouts() in shown
+    assert f"{KEY.split(':')[0]} order_id=42" in shown
+    [entry] = answer(run("show", KEY, "--json"))
+    assert (entry["label"], entry["where"]) == ("order_id=42", whereabouts())
 
 
 def test_ls_filters_by_state_task_and_age(guard: Guard, run: Run):

@@ -15,7 +15,7 @@ import pytest
 
 from taskguard import ConfigurationError, Guard, open_store
 from taskguard.history import History, Line, decisions, history_of
-from taskguard.store import Claimant, Store
+from taskguard.protocol.store import Claimant, Store
 from taskguard.stores.histories import redis, sqlite
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing import HistoryContract

@@ -39,3 +39,12 @@ def test_a_package_that_celery_does_not_bring_is_asked_for() -> None:
     assert answer.returncode == 1
     assert answer.stderr.strip().endswith("pip install 'celery-taskguard[cli]'")
     assert "Traceback" not in answer.stderr
+
+
+def test_a_driver_that_is_not_installed_is_named() -> None:
+    answer = taskguard("migrate", "postgresql+pg8000://user:secret@localhost/shop")
+
+    assert answer.returncode == 2
+    assert answer.stderr.strip() == (
+        "Error: postgresql+pg8000://localhost/shop needs the package pg8000, which is not installed"
+    )

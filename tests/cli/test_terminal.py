@@ -20,7 +20,7 @@ from taskguard import Guard
 from taskguard.cli.holders import Holders
 from taskguard.cli.target import Target
 from taskguard.cli.watch import Watched
-from taskguard.store import Claim
+from taskguard.protocol.store import Claim
 from tests.cli.conftest import Run
 from tests.cli.terminal import Terminal
 from tests.servers import RedisServer, require

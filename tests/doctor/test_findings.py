@@ -238,6 +238,15 @@ def test_tg202_a_task_that_is_acknowledged_early(make_app: Any, look_at: Examine
     assert "acks_late off" in look_at(app)["TG202"][0].problem
 
 
+@pytest.mark.parametrize(("broker", "found"), [("", ["taskguard_redeliver_orphans"]), ("amqp://", [])])
+def test_tg202_jobs_of_a_killed_worker_that_wait_for_the_visibility_timeout(
+    make_app: Any, look_at: Examine, broker: str, found: Any
+):
+    app = make_app(taskguard_redeliver_orphans=False, **({"broker_url": broker} if broker else {}))
+
+    assert [finding.about for finding in look_at(app).get("TG202", [])] == found
+
+
 def test_tg203_a_queued_entry_that_is_over_before_its_message_comes_back(make_app: Any, look_at: Examine):
     found = look_at(make_app(taskguard_queued_for=1800, taskguard_republish_after=60))
 
@@ -522,6 +531,6 @@ def _tell(guard: Any, event: Event, *, ago: float) -> None:
 
 
 def _since_boot() -> float:
-    from taskguard.clocks import since_boot
+    from taskguard.runtime.clocks import since_boot
 
     return since_boot()

@@ -10,7 +10,7 @@ import pytest
 from taskguard import Guard, StaleFenceError
 from taskguard.fence import Fence
 from taskguard.fencing.marks import protect
-from taskguard.store import TOKEN_LIMIT, Claim, Lease
+from taskguard.protocol.store import TOKEN_LIMIT, Claim, Lease
 from tests.fencing.databases import Client
 from tests.servers import RedisServer
 

@@ -1,6 +1,8 @@
 """A process whose signal handler, or finalizer, uses the guard itself, wherever it comes; it prints how often it did.
 
 python -m tests.guard.handlers URL handler|finalizer SECONDS
+
+It goes on for SECONDS, and longer on a slow machine: until it did so ENOUGH times.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ import time
 from uuid import uuid4
 
 from taskguard import Guard, StoreError
-from taskguard.marks import Marks
-from taskguard.store import Claimant
+from taskguard.protocol.store import Claimant
+from taskguard.runtime.confirmations import Marks
+
+ENOUGH = 20
 
 
 class Cycle:
@@ -55,7 +59,7 @@ class Uses:
 
 
 def main(url: str, how: str, seconds: str) -> None:
-    faulthandler.dump_traceback_later(float(seconds) + 20, exit=True)
+    faulthandler.dump_traceback_later(float(seconds) + 45, exit=True)
     logging.disable(logging.CRITICAL)
     uses, rounds = Uses(url), 0
     uses.once()
@@ -67,7 +71,7 @@ def main(url: str, how: str, seconds: str) -> None:
     else:
         gc.set_threshold(50)
     until = time.monotonic() + float(seconds)
-    while time.monotonic() < until:
+    while time.monotonic() < until or uses.count - rounds < ENOUGH:
         rounds += 1
         if how == "handler":
             signal.setitimer(signal.ITIMER_REAL, random.uniform(2e-6, 1.5 * length))

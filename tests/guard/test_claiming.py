@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from taskguard import Event, Guard, LeaseLostError
-from taskguard.clocks import since_boot
-from taskguard.store import Ending
+from taskguard.protocol.store import Ending
+from taskguard.runtime.clocks import since_boot
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing.contract import claimed
 from tests.waiting import wait_until

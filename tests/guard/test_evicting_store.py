@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from taskguard import ConfigurationError, Event, Guard
-from taskguard.policy import Policy
+from taskguard.protocol.policy import Policy
 from tests.children import in_fork
 from tests.servers import Proxy, RedisServer, require
 from tests.servers.redis import FLAVOURS

@@ -13,10 +13,10 @@ from uuid import uuid4
 import pytest
 
 from taskguard import DuplicateTaskError, Fence, Guard, LeaseLostError, current_fence
-from taskguard.policy import Policy
-from taskguard.store import Held, Lease
+from taskguard.engine.work import Work
+from taskguard.protocol.policy import Policy
+from taskguard.protocol.store import Held, Lease
 from taskguard.testing.contract import ask
-from taskguard.work import Work
 from tests.children import in_fork
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

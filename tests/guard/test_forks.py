@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from taskguard.forks import Forked, watch_forks
+from taskguard.runtime.forks import Forked, watch_forks
 
 FORKS = 300
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from taskguard import Event, Guard, LeaseLostError, StoreError, StoreUnavailableError, alarm
-from taskguard.clocks import since_boot
-from taskguard.heartbeat import Heartbeat, Holding
-from taskguard.store import Held, Lease
+from taskguard import Event, Guard, LeaseLostError, StoreError, StoreUnavailableError
+from taskguard.protocol.store import Held, Lease
+from taskguard.runtime import alarm
+from taskguard.runtime.clocks import since_boot
+from taskguard.runtime.heartbeat import Heartbeat, Holding
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing.contract import ask, claimed
 from tests.children import in_fork

@@ -16,7 +16,8 @@ from collections.abc import Callable
 
 import pytest
 
-from taskguard import Guard, LeaseLostError, interrupt
+from taskguard import Guard, LeaseLostError
+from taskguard.runtime import interrupt
 from taskguard.stores.memory import MemoryStore
 from tests.waiting import wait_until
 
@@ -194,15 +195,13 @@ def test_a_time_out_that_arrives_while_a_listener_runs_is_not_swallowed(store: M
     def ring(*_: object) -> None:
         raise TimeOutError
 
-    guard = Guard(store, listeners=[lambda event: time.sleep(0.05)])
-    before = signal.signal(signal.SIGALRM, ring)
+    guard = Guard(store, listeners=[lambda event: signal.raise_signal(signal.SIGUSR1)])
+    before = signal.signal(signal.SIGUSR1, ring)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.02)
         with pytest.raises(TimeOutError), guard.hold("key"):
             pass
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_nobody_is_interrupted_who_wants_to_go_on(guard: Guard, store: MemoryStore):

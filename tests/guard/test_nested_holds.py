@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from taskguard import ConfigurationError, Event, Fence, Guard, LeaseLostError, StaleFenceError, current_fence
-from taskguard.store import Held, Lease
+from taskguard.protocol.store import Held, Lease
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing.contract import ask
 from tests.waiting import wait_until
@@ -126,14 +126,14 @@ def test_others_are_kept_out_as_long_as_any_of_the_blocks_asked_for(
     guard: Guard, store: MemoryStore, inner_is_last: bool
 ):
     outer = Outer(guard)
-    with guard.hold("key", hold_at_least=0.4):
+    with guard.hold("key", hold_at_least=1):
         if inner_is_last:
             outer.end()
     if not inner_is_last:
         outer.end()
 
     assert is_held(store)
-    wait_until(lambda: not is_held(store), timeout=5)
+    wait_until(lambda: not is_held(store))
 
 
 def test_what_a_resource_refused_in_the_outer_block_raises_the_next_token(guard: Guard, store: MemoryStore):

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from taskguard import Guard, StoreUnavailableError
-from taskguard.outages import LONGEST_GRACE, grace_of
-from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Held, Lease
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Held, Lease
+from taskguard.runtime.outages import LONGEST_GRACE, grace_of
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing.clock import FakeClock
 from taskguard.testing.contract import ask, claimed, succeeded

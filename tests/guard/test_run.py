@@ -18,11 +18,11 @@ from taskguard import (
     WaitTimeoutError,
     current_fence,
 )
-from taskguard.policy import Policy
-from taskguard.store import Completed, Held, Lease
+from taskguard.engine.work import Work
+from taskguard.protocol.policy import Policy
+from taskguard.protocol.store import Completed, Held, Lease
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing.contract import ask, claimed
-from taskguard.work import Work
 
 
 def test_later_calls_get_the_stored_outcome(guard: Guard):

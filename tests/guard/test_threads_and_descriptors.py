@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from taskguard import Guard
-from taskguard.marks import Marks
-from taskguard.store import Claimant
+from taskguard.protocol.store import Claimant
+from taskguard.runtime.confirmations import Marks
 from taskguard.stores.memory import MemoryStore
 from tests.guard.test_signal_storms import STORES, url_of
 from tests.waiting import wait_until
@@ -24,7 +24,8 @@ if sys.argv[2] == "gevent":
     gevent.monkey.patch_all()
 import gc, os, time
 from uuid import uuid4
-from taskguard import Guard, alarm
+from taskguard import Guard
+from taskguard.runtime import alarm
 
 alarm.IDLE = 0.02  # so that the threads end, and others begin, in each round
 told = []

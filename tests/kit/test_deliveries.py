@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskguard import current_fence
-from taskguard.places import job_of
+from taskguard.protocol.entry_names import job_of
 from taskguard.rq import singleton_task
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing.deliveries import delivery_of

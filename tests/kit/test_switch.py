@@ -12,9 +12,10 @@ import pytest
 import redis
 from rq import Queue, SimpleWorker
 
-from taskguard import ConfigurationError, Guard, switch
+from taskguard import ConfigurationError, Guard
 from taskguard.celery.headers import IDEMPOTENCY_KEY
 from taskguard.rq import GuardedQueue, GuardedSimpleWorker
+from taskguard.runtime import switch
 from taskguard.testing import unguarded
 from tests.kit import bank
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from taskguard.engine import effects as fx
 from taskguard.engine.publisher import Answer as AnswerWith
 from taskguard.engine.publisher import Publish
-from taskguard.store import Lease
+from taskguard.protocol.store import Lease
 from tests.model.machines import Hand
 from tests.model.shelf import NAMES, Answer, Ask, Holder, Shelf
 from tests.model.stage import ANSWERED_OTHERWISE, STALE_ACTED, Stage, Step, same_entry

@@ -10,8 +10,8 @@ from taskguard.engine import effects as fx
 from taskguard.engine.drive import carry_out
 from taskguard.engine.parent import Gone
 from taskguard.engine.worker import Delivery
-from taskguard.rules import seen
-from taskguard.store import Claimant, Ending, Entry
+from taskguard.protocol.rules import seen
+from taskguard.protocol.store import Claimant, Ending, Entry
 from tests.model.calls import told, yes
 from tests.model.machines import IN_HAND, ME, Hand, Heard
 from tests.model.shelf import KEY, NAMES, NOW, Answer, Ask, Holder, Shelf, Store
@@ -481,7 +481,9 @@ class Deliveries:
             attempt = world.shelf.attempt
         machine = self._machines.delivery(worker.job, worker.message).machine
         assert isinstance(machine, Delivery)
-        return Gone(machine.layers, machine.queue_entry, attempt), Desk(self._store, world.shelf, attempt)
+        return Gone(layers=machine.layers, queue_entry=machine.queue_entry, attempt=attempt), Desk(
+            self._store, world.shelf, attempt
+        )
 
     def _settled(self, world: World, place: int, worker: Worker, shelf: Shelf) -> str:
         """A running entry was settled that was not that child's."""

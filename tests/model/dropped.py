@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from taskguard.rules import Kept, Receipt, Rules, Step, stamp_of, token_of
-from taskguard.store import Claim, Claimant, Completed, Ending, Held, Lease
+from taskguard.protocol.rules import Kept, Receipt, Rules, Step, stamp_of, token_of
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Held, Lease
 
 ClaimStep = Step[Lease | Held | Completed]
 

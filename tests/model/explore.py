@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from taskguard.rules import Rules
+from taskguard.protocol.rules import Rules
 from tests.model.calls import Calls
 from tests.model.deliveries import Deliveries
 from tests.model.nature import Nature

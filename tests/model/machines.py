@@ -20,8 +20,8 @@ from taskguard.engine.publisher import Answer as AnswerWith
 from taskguard.engine.publisher import Call, Publish
 from taskguard.engine.value import Value
 from taskguard.engine.worker import HEIR_WAITS, Delivery
-from taskguard.policy import Policy
-from taskguard.store import Claim, Completed, Held, Lease
+from taskguard.protocol.policy import Policy
+from taskguard.protocol.store import Claim, Completed, Held, Lease
 from tests.model.shelf import COPY_FOR, KEEP, KEY, LEASE, NAMES, Answer
 from tests.model.world import Config, Message
 
@@ -73,7 +73,7 @@ class Machines:
             max_starts=config.max_starts or 1000,
             **({"wait_up_to": 1e6} if waits else {}),
         )
-        self.terms = Terms(LEASE, COPY_FOR, names_copies=True, trust_copy_for=COPY_FOR)
+        self.terms = Terms(queued_for=LEASE, republish_after=COPY_FOR, names_copies=True, trust_copy_for=COPY_FOR)
 
     # -- beginnings ----------------------------------------------------------------------------------------------------
 
@@ -83,7 +83,7 @@ class Machines:
         if named not in self._begun:
             delivery = self._delivery.of(
                 self.terms,
-                Facts(ME, NAMES[job].__eq__, awaited=job in self._config.joiners),
+                Facts(attempt=ME, is_this_job=NAMES[job].__eq__, awaited=job in self._config.joiners),
                 self._envelope(job, message),
                 (key_layer(self.policy, Envelope(key=KEY), NAMES[job]),),
                 queue_entry_of(self.policy, Envelope(key=KEY)),
@@ -95,11 +95,11 @@ class Machines:
         """Somebody calls the function."""
         if job not in self._begun:
             call = self._call(
-                self.policy,
-                self._envelope(job, Message()),
-                NAMES[job],
-                _me,
-                LEASE,
+                policy=self.policy,
+                envelope=self._envelope(job, Message()),
+                owner=NAMES[job],
+                new_attempt=_me,
+                waits_for=LEASE,
                 copy_for=COPY_FOR,
                 needs_own_handle=job in self._config.joiners,
             )
@@ -152,7 +152,7 @@ class Machines:
             machine.envelope = machine.envelope._replace(copy=copy)
             effect = hand.effect
             if isinstance(effect, fx.Ask):
-                return fx.Ask(effect.layer, replace(effect.claim, copy=copy), effect.again)
+                return fx.Ask(layer=effect.layer, claim=replace(effect.claim, copy=copy), again=effect.again)
             return effect
 
         return self._told(hand, ("called", copy), event).hand
@@ -246,7 +246,7 @@ def _plain(envelope: Envelope) -> Envelope:
 def _frozen(value: Any) -> Any:
     if isinstance(value, Value):
         hidden = ("terms", "facts", "layers", "policy", "new_attempt")  # the same at all states of one job
-        told = [(name, _frozen(each)) for name, each in sorted(vars(value).items()) if name not in hidden]
+        told = [_frozen(getattr(value, name)) for name in value._fields if name not in hidden]
         return (type(value).__name__, *told)
     if isinstance(value, BaseException):
         return type(value).__name__

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from taskguard.rules import Rules
+from taskguard.protocol.rules import Rules
 from tests.model import dropped, slips, stage
 from tests.model.configurations import faults
 from tests.model.world import Behaviour, Config

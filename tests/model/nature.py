@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from taskguard.store import Claim
+from taskguard.protocol.store import Claim
 from tests.model.calls import told
 from tests.model.deliveries import Deliveries
 from tests.model.shelf import CALLER, COPY_FOR, DEAD, KEEP, KEY, LEASE, NAMES, NOW, Ask, Holder

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, NamedTuple, TypeVar
 
-from taskguard.rules import AWAITED, Kept, Receipt, Rules, Step, micros, stamp_of
-from taskguard.store import Claim, Claimant, Completed, Ending, Held, How, Lease
+from taskguard.protocol.rules import AWAITED, Kept, Receipt, Rules, Step, micros, stamp_of
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Held, How, Lease
 
 Known = TypeVar("Known")
 

@@ -7,7 +7,7 @@ from typing import Any
 from taskguard.engine import effects as fx
 from taskguard.engine.publisher import Answer, Call
 from taskguard.engine.worker import Delivery
-from taskguard.store import Completed, Held, Lease
+from taskguard.protocol.store import Completed, Held, Lease
 
 
 class AcksWhenRefused(Delivery):
@@ -86,7 +86,7 @@ class CountsNoStarts(Delivery):
 
 class IgnoresItsOwnQueued(Call):
     def _met_itself(self, found: Held | Completed) -> fx.Effect:
-        return Answer(found)
+        return Answer(found=found)
 
 
 class NeverStandsIn(Call):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from taskguard.engine import effects as fx
-from taskguard.rules import Rules
+from taskguard.protocol.rules import Rules
 from tests.model.machines import IN_HAND, ME, Hand, Machines
 from tests.model.shelf import CALLER, DEAD, NAMES, NOW, Answer, Ask, Shelf, Store
 from tests.model.world import (

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from taskguard.engine.publisher import Call
 from taskguard.engine.worker import Delivery
-from taskguard.store import Reuse
+from taskguard.protocol.store import Reuse
 from tests.model.shelf import Ask, Shelf
 
 # Phases of a publisher, one for each job.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from typing import Any
 
 from rq import get_current_job
@@ -9,6 +11,14 @@ from rq import get_current_job
 from tests.bodies import Notes, wait_at
 
 __all__ = ["note", "noted", "wait_at", "working"]
+
+TELLS = "TASKGUARD_TEST_TELLS"
+"""The environment variable of workers whose log has the guard's decisions too, so that a test can await them."""
+
+if os.environ.get(TELLS):
+    _logger = logging.getLogger("taskguard")
+    _logger.setLevel(logging.INFO)
+    _logger.addHandler(logging.StreamHandler())
 
 
 def _whose() -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from rq import Queue, get_current_job
 from rq.job import Job, Retry
 
-from taskguard import Fence, StaleFenceError, current_fence
+from taskguard import Fence
 from taskguard.rq import singleton_task
 from tests.fencing import mover
 from tests.rq import bodies
@@ -31,8 +31,6 @@ class Opaque:
 def _do(then: str, key: str, value: Any) -> Any:
     job = get_current_job()
     assert job is not None
-    if then == "raise":
-        raise TroubleError(value)
     if then == "fail":
         raise TroubleError(f"{key} failed")
     if then == "fail once" and not bodies.noted("trouble", job_id=job.id):
@@ -79,11 +77,6 @@ def _do(then: str, key: str, value: Any) -> Any:
         return mover.move_and_die_once(value, died=died, dying=lambda: bodies.note("died"))
     if then == "protect":
         return mover.protect(*value)
-    if then == "be refused":
-        fence = current_fence()
-        assert fence is not None
-        if fence.token <= value:
-            raise StaleFenceError(fence.key, fence.token, "row 1", value)
     if then == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if then == "die once" and not bodies.noted("died", job_id=job.id):
@@ -120,12 +113,10 @@ def _make(name: str, **options: Any) -> Any:
 
 job_ = _make("job_")
 short = _make("short", lease=1.5)
-quickly_held = _make("quickly_held", lease=0.5)
 stubborn = _make("stubborn", lease=1.5, on_lost="continue")
 brief = _make("brief", lease=1, hold_at_most=1.5)
 unsure = _make("unsure", lease=1, on_lost="abort_if_unsure")
 waits = _make("waits", on_conflict="wait", lease=3)
-patient = _make("patient", on_conflict="wait", lease=0.5)
 impatient = _make("impatient", on_conflict="wait", wait_up_to=1, lease=3)
 more = _make("more", on_conflict="run_once_more", lease=3)
 raises = _make("raises", on_conflict="raise", lease=3)
@@ -139,8 +130,6 @@ reused_success = _make("reused_success", on_done="reuse_success", keep_for=60)
 once = _make("once", max_starts=1)
 quick_once = _make("quick_once", max_starts=1, lease=1.5)
 counted = _make("counted", enforce=False)
-counted_reuse = _make("counted_reuse", enforce=False, on_done="reuse", keep_for=60)
-counted_reuse_success = _make("counted_reuse_success", enforce=False, on_done="reuse_success", keep_for=60)
 unguarded_store = _make("unguarded_store", store="redis://127.0.0.1:1/0?timeout=0.2", on_store_error="run_unguarded")
 lost_store = _make("lost_store", store="redis://127.0.0.1:1/0?timeout=0.2", on_store_error="fail")
 

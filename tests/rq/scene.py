@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -23,14 +24,15 @@ from rq.job import Job
 import tests.scene
 from taskguard.engine.envelope import Envelope
 from taskguard.rq import GuardedQueue, GuardedSimpleWorker
+from taskguard.rq.guarded_job import NOTE
 from taskguard.rq.guarding import guard_on
-from taskguard.rq.note import read
-from taskguard.rq.noted import NOTE
+from taskguard.rq.job_metadata import read
 from taskguard.rq.publishing import Publisher
-from taskguard.schedule import Slot
-from tests import hatchery
+from taskguard.schedule.entry import Slot
+from tests import forkserver
 from tests.bodies import DIRECTORY
 from tests.rq import jobs
+from tests.rq.bodies import TELLS
 from tests.waiting import wait_until
 
 ENTRIES = "TASKGUARD_TEST_ENTRIES"
@@ -50,7 +52,7 @@ class WorkerProcess:
 
     def __init__(self, command: Sequence[str], log: Path, environment: dict[str, str]) -> None:
         self._log = log
-        self._process = hatchery.start(command, log=log, directory=ROOT, environment=environment)
+        self._process = forkserver.start(command, log=log, directory=ROOT, environment=environment)
         self.pid = self._process.pid
 
     def log(self) -> str:
@@ -143,7 +145,7 @@ class Scene(tests.scene.Scene):
         worker = WorkerProcess(
             [*line, queue or self.queue.name],
             self.directory / f"worker{len(self.workers)}.log",
-            {DIRECTORY: str(self.directory), "PYTHONUNBUFFERED": "1", **(environment or {})},
+            {DIRECTORY: str(self.directory), "PYTHONUNBUFFERED": "1", TELLS: "1", **(environment or {})},
         )
         self.workers.append(worker)
         if wait and command == "worker":
@@ -217,6 +219,14 @@ class Scene(tests.scene.Scene):
             lambda: self.status(job) in statuses,
             timeout=within,
             what=f"{statuses}, not {self.status(job)}; {[worker.log()[-2500:] for worker in self.workers]}",
+        )
+
+    def wait_for_duplicate(self, *calls: Any) -> None:
+        """Until one of these jobs has asked for the key, and a worker has told it that another one runs."""
+        told = re.compile(rf"duplicate: .*, owner \S*({'|'.join(call.id for call in calls)})\S*, running by")
+        wait_until(
+            lambda: any(told.search(worker.log()) for worker in self.workers),
+            what=f"a duplicate in {[worker.log()[-2500:] for worker in self.workers]}",
         )
 
     def result(self, job: Any, within: float = 20.0) -> Any:

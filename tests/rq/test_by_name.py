@@ -51,7 +51,7 @@ def test_a_job_that_no_queue_of_ours_enqueued_is_guarded_when_it_runs(scene: Sce
     two = plain.enqueue(named.charge, scene.key, gate="gate", value=2)
     scene.start_worker(OURS, *BY_NAME), scene.start_worker(OURS, *BY_NAME)
     scene.begun()
-    scene.passes(0.5)
+    scene.wait_for_duplicate(one, two)
     scene.open()
 
     assert scene.result(one) == scene.result(two) and scene.runs == 1

@@ -16,8 +16,8 @@ from rq.job import Job
 from rq.utils import utcparse
 
 from taskguard.rq import GuardedCronScheduler
-from taskguard.schedule import Timing
 from taskguard.schedule.boundaries import moment_of
+from taskguard.schedule.entry import Timing
 from tests.rq import timed
 from tests.rq.scene import CONFIG, PLAIN, Scene, WorkerProcess
 from tests.servers import RedisServer

@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 import redis
-from rq import Queue, Retry
+from rq import Queue, Retry, SimpleWorker
+from rq.decorators import job
 from rq.serializers import DefaultSerializer, JSONSerializer
 
-from taskguard import ConfigurationError, Debounce, Fence
+from taskguard import ConfigurationError, Fence, current_fence
 from taskguard.engine.envelope import Envelope
-from taskguard.outcomes import NotKept
+from taskguard.protocol.outcomes import NotKept
+from taskguard.protocol.store import Claimant
 from taskguard.rq import CallInfo, GuardedQueue, singleton_task
-from taskguard.rq.note import read, written
+from taskguard.rq.job_metadata import read, written
 from taskguard.rq.outcomes import QueueOutcomes
 from taskguard.rq.owner import job_id_of, owner_of, shown
-from taskguard.store import Claimant
 from tests.rq import jobs
 from tests.rq.scene import OURS, ROOT, Scene
 
@@ -121,8 +122,14 @@ def test_a_function_that_a_worker_would_not_find_is_refused(scene: Scene):
     ("options", "problem"),
     [
         ({"leese": 3}, "did you mean lease"),
-        ({"debounce": Debounce(1)}, "debounce is not yet supported"),
-        ({"on_conflict": "cancel_running"}, "not yet supported"),
+        ({"ley": "a"}, "did you mean key"),
+        ({"unique_on": ["a"]}, "unique_on is an option of celery-singleton; write key='a'"),
+        ({"once": {"keys": ["a"], "graceful": True}}, "write key='a', on_conflict='skip'"),
+        ({"lock_expiry": 60}, "leave it out"),
+        ({"retries": 3}, "did you mean retry"),
+        ({"xyz": 3}, "write one of: key, hold, on_conflict, .* store, .* or an option of RQ's"),
+        ({"debounce": 1}, "there is no option debounce"),
+        ({"on_conflict": "cancel_running"}, "is not known"),
         ({"on_done": "reuse"}, "keep_for"),
         ({"queued_for": True}, "no duration"),
         ({"on_store_error": "ignore"}, "write retry, fail or run_unguarded"),
@@ -161,6 +168,34 @@ def test_a_connection_over_which_rq_cannot_read_its_jobs_is_refused(scene: Scene
 
         with pytest.raises(ConfigurationError, match="without it"):
             queue.enqueue(jobs.job_, scene.key)
+
+
+def test_what_rqs_own_decorator_was_given_is_not_dropped():
+    def plain(a: int) -> int:
+        return a
+
+    with pytest.raises(ConfigurationError, match="would drop what @job was given"):
+        singleton_task(key="a")(job("low", connection=nowhere, timeout=5)(plain))
+
+
+def test_it_is_not_put_over_itself():
+    with pytest.raises(ConfigurationError, match="guarded already"):
+        singleton_task(key="a")(bare)
+
+
+@job(f"under-{os.getpid()}", connection=nowhere)
+@singleton_task(key="a")
+def under_rqs_own(a: int) -> str:
+    fence = current_fence()
+    assert fence is not None
+    return fence.key
+
+
+def test_under_rqs_own_decorator_it_is_guarded_by_the_worker(scene: Scene):
+    queued = Queue(scene.queue.name, connection=scene.connection).enqueue(under_rqs_own, 1)
+    SimpleWorker([scene.queue], connection=scene.connection).work(burst=True)
+
+    assert queued.return_value() == under_rqs_own.taskguard.key(1)
 
 
 def test_what_is_no_function_is_refused():

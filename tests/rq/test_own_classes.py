@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import signal
-import time
 from typing import Any
 
 import pytest
@@ -15,9 +14,8 @@ from rq.timeouts import JobTimeoutException, UnixSignalDeathPenalty
 
 from taskguard.rq import GuardedSimpleWorker
 from taskguard.rq.clock import JobClock
-from taskguard.rq.note import written
-from taskguard.rq.noted import NOTE
-from taskguard.stores.redis import RedisStore
+from taskguard.rq.guarded_job import NOTE
+from taskguard.rq.job_metadata import written
 from tests.rq import jobs
 from tests.rq.job_classes import SlottedJob, TracedJob
 from tests.rq.scene import Scene
@@ -180,24 +178,3 @@ def test_an_alarm_that_was_set_while_a_job_waited_is_not_taken_back():
         clock.start()
 
         assert 0 < signal.alarm(0) <= 20 and signal.getsignal(signal.SIGALRM) == signal.SIG_IGN
-
-
-@pytest.mark.parametrize(("retry", "state", "status"), [(None, "free", "failed"), (1, "done", "finished")])
-def test_a_job_whose_time_is_over_before_it_has_the_answer_to_its_claim(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, retry: int | None, state: str, status: str
-):
-    """Whether the key was granted is not known to it: so it says that it is over, and its retry need not wait."""
-    claim, asked = RedisStore.claim, []
-
-    def slow(store: RedisStore, question: Any) -> Any:
-        answer = claim(store, question)
-        if question.state == "running" and not asked:
-            asked.append(question)
-            time.sleep(30)
-        return answer
-
-    monkeypatch.setattr(RedisStore, "claim", slow)
-    job = scene.call(job_timeout=1, retry=jobs.Retry(max=retry) if retry else None)
-    scene.work()
-
-    assert scene.status(job) == status and scene.state() == state

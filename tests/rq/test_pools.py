@@ -77,7 +77,7 @@ def test_a_worker_class_that_names_its_queue_class_guards_jobs_of_plain_queues_t
     for _ in range(2 if command == "worker" else 1):
         scene.start_worker(OWN, *(TWO if command == "worker-pool" else ()), command=command)
     scene.begun()
-    scene.passes(0.5)
+    scene.wait_for_duplicate(*jobs)
     scene.open()
 
     assert scene.result(jobs[0]) == scene.result(jobs[1]) and scene.runs == 1

@@ -74,7 +74,7 @@ def test_work_that_celery_has_is_not_done_by_rq(both: tuple[Scene, ModuleType]):
     scene.begun()
     job = scene.queue.enqueue(module.charge, scene.key)
     assert job.taskguard.duplicate and job.taskguard.owner == result.id and job.id != result.id
-    scene.passes(1)
+    scene.wait_for_duplicate(job)
     scene.open()
 
     assert result.get(timeout=20) == "by Celery"

@@ -14,8 +14,8 @@ from rq.cron import CronJob
 
 from taskguard import ConfigurationError
 from taskguard.rq.timetable import by_croniter, entry_of
-from taskguard.schedule import ScheduledEntry, Timing
 from taskguard.schedule.boundaries import between, micros, moment_of
+from taskguard.schedule.entry import ScheduledEntry, Timing
 from tests.rq import timed
 
 UTC = timezone.utc

@@ -9,11 +9,11 @@ from rq import Queue, Retry
 from rq.command import send_stop_job_command
 from rq.job import Callback
 
+from taskguard.protocol.store import Lease
 from taskguard.rq.guarding import Settings
 from taskguard.rq.owner import owner_of
 from taskguard.rq.settle import settle_for
-from taskguard.schedule import claim_of
-from taskguard.store import Lease
+from taskguard.schedule.running import claim_of
 from tests.rq import jobs
 from tests.rq.scene import OURS, PLAIN, Scene
 from tests.schedule.bench import every

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from taskguard import Guard, StoreUnavailableError
-from taskguard.store import Held, Store
+from taskguard.protocol.store import Held, Store
 from taskguard.testing.contract import RELEASED, ask, claimed
 from tests.naive import open_any
 from tests.servers import Proxy, RedisServer

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 import redis
 
-from taskguard.store import Claimant, Completed, Ending, Held, Lease, Store
+from taskguard.protocol.store import Claimant, Completed, Ending, Held, Lease, Store
 from taskguard.testing.contract import RELEASED, ask, claimed, succeeded
 from tests.naive import open_any
 from tests.safety.processes import RemoteWorker

@@ -7,10 +7,13 @@ from datetime import datetime, timezone
 from typing import Any
 
 from taskguard.events import Event, Listeners
-from taskguard.schedule import Interval, Note, ScheduledEntry, Slot, Timekeeper, Timing, claim_of
-from taskguard.schedule.boundaries import MICROS
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Held, Lease, Store
+from taskguard.schedule.boundaries import MICROS, Interval
 from taskguard.schedule.clock import StoreClock
-from taskguard.store import Claim, Claimant, Completed, Ending, Held, Lease, Store
+from taskguard.schedule.entry import ScheduledEntry, Slot, Timing
+from taskguard.schedule.keeper import Timekeeper
+from taskguard.schedule.note import Note
+from taskguard.schedule.running import claim_of
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing.clock import FakeClock
 

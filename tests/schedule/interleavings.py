@@ -17,9 +17,10 @@ from typing import Any
 
 from greenlet import greenlet
 
-from taskguard.schedule import ScheduledEntry, Slot, Timekeeper
+from taskguard.protocol.store import Lease
 from taskguard.schedule.boundaries import MICROS, between
-from taskguard.store import Lease
+from taskguard.schedule.entry import ScheduledEntry, Slot
+from taskguard.schedule.keeper import Timekeeper
 from tests.schedule.bench import START, Bench
 
 VERBS = ("claim", "get", "mark", "complete", "release")

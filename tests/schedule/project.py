@@ -15,8 +15,8 @@ from celery.schedules import crontab
 
 from taskguard import Event, Fence, current_fence
 from taskguard.celery import install, singleton_task
-from taskguard.schedule import Slot
-from tests.hatchery import AHEAD
+from taskguard.schedule.entry import Slot
+from tests.forkserver import AHEAD
 from tests.ledger import append
 
 ENVIRONMENT = "TASKGUARD_TEST_SCHEDULE"

@@ -13,9 +13,9 @@ from uuid import uuid4
 
 import pytest
 
+from taskguard.protocol.store import Ending, Lease
 from taskguard.schedule.backfill import Backfill
 from taskguard.schedule.boundaries import MICROS
-from taskguard.store import Ending, Lease
 from tests.schedule.bench import START, Bench, every
 from tests.schedule.project import ENVIRONMENT
 from tests.servers import RedisServer

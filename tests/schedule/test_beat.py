@@ -20,9 +20,10 @@ from taskguard.celery import install
 from taskguard.celery.beat import Guarded, GuardedScheduler, guarded
 from taskguard.celery.headers import envelope_in
 from taskguard.celery.timetable import schedule_of
-from taskguard.schedule import Interval, Note, claim_of
-from taskguard.schedule.boundaries import MICROS, micros, moment_of
-from taskguard.store import Ending
+from taskguard.protocol.store import Ending
+from taskguard.schedule.boundaries import MICROS, Interval, micros, moment_of
+from taskguard.schedule.note import Note
+from taskguard.schedule.running import claim_of
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing.clock import FakeClock
 from tests.django_project import configure, migrate

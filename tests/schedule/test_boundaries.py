@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskguard.errors import ConfigurationError
-from taskguard.schedule import Clocked, Cron, Interval, Schedule, Solar
-from taskguard.schedule.boundaries import MICROS, between, micros, moment_of
+from taskguard.schedule.boundaries import MICROS, Clocked, Interval, Schedule, between, micros, moment_of
+from taskguard.schedule.cron import Cron
+from taskguard.schedule.solar import Solar
 
 UTC = timezone.utc
 ZONES = [

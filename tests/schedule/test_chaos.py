@@ -16,8 +16,8 @@ import redis
 
 from taskguard import open_store
 from taskguard.schedule.boundaries import MICROS
-from taskguard.schedule.mark import Marks
-from tests.schedule.yard import ROOT, Yard, harass, yard
+from taskguard.schedule.watermark import Marks
+from tests.schedule.deployment import ROOT, Deployment, deployed, harass
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
@@ -32,7 +32,7 @@ def entries(options: dict | None = None) -> dict:
     }
 
 
-def start(place: Yard, scheduler: str = "taskguard") -> float:
+def start(place: Deployment, scheduler: str = "taskguard") -> float:
     for ahead in (0.0, 0.0, 1.5):
         place.beat(scheduler, ahead)
     for _ in range(3):
@@ -43,7 +43,7 @@ def start(place: Yard, scheduler: str = "taskguard") -> float:
     return time.time() + 2
 
 
-def finish(place: Yard, since: float, until: float, *, or_told: bool) -> None:
+def finish(place: Deployment, since: float, until: float, *, or_told: bool) -> None:
     """Every slot between the two has run, or (where that is allowed) was told to be skipped."""
 
     def missing() -> list[tuple[str, float]]:
@@ -63,7 +63,7 @@ def finish(place: Yard, since: float, until: float, *, or_told: bool) -> None:
         raise AssertionError(f"slots that never ran: {missing()}\n{logs}") from None
 
 
-def ordeal(place: Yard, seconds: float, *, or_told: bool, scheduler: str = "taskguard") -> None:
+def ordeal(place: Deployment, seconds: float, *, or_told: bool, scheduler: str = "taskguard") -> None:
     since = start(place, scheduler)
     spared = (place.processes[0],) if or_told else ()
     faults = harass(place, seconds, seed=round(since), spared=spared)
@@ -82,13 +82,13 @@ def test_every_slot_runs_exactly_once(
 ):
     store = redis_server.url if kind == "redis" else f"sqlite:///{tmp_path / 'taskguard.db'}?timeout=20"
     bite = pytestconfig.getoption("--bite")
-    with yard(tmp_path, broker=redis_server.url, store=store, entries=entries(ALL), bite=bite) as place:
+    with deployed(tmp_path, broker=redis_server.url, store=store, entries=entries(ALL), bite=bite) as place:
         ordeal(place, 7, or_told=False)
 
 
 @pytest.mark.timeout(150)
 def test_by_default_no_slot_runs_twice_and_none_is_lost(redis_server: RedisServer, tmp_path: Path):
-    with yard(tmp_path, broker=redis_server.url, store=redis_server.url, entries=entries()) as place:
+    with deployed(tmp_path, broker=redis_server.url, store=redis_server.url, entries=entries()) as place:
         ordeal(place, 7, or_told=True)
 
 
@@ -98,25 +98,25 @@ def test_by_default_no_slot_runs_twice_and_none_is_lost(redis_server: RedisServe
 @pytest.mark.parametrize("kind", ["redis", "sqlite"])
 def test_a_minute_of_faults(kind: str, options: dict | None, redis_server: RedisServer, tmp_path: Path):
     store = redis_server.url if kind == "redis" else f"sqlite:///{tmp_path / 'taskguard.db'}?timeout=20"
-    with yard(tmp_path, broker=redis_server.url, store=store, entries=entries(options)) as place:
+    with deployed(tmp_path, broker=redis_server.url, store=store, entries=entries(options)) as place:
         ordeal(place, 60, or_told=options is None)
 
 
 # -- other schedulers ----------------------------------------------------------------------------------------------
 
 
-def with_django(redis_server: RedisServer, directory: Path, options: dict) -> Yard:
+def with_django(redis_server: RedisServer, directory: Path, options: dict) -> Deployment:
     database = str(directory / "django.sqlite3")
     program = f"from tests.django_project import configure, migrate; configure({database!r}); migrate()"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, timeout=60)
     said = {f"taskguard_{name}": value for name, value in options.items()}
     made = {name: {**entry, "kwargs": {**entry.get("kwargs", {}), **said}} for name, entry in entries().items()}
-    return Yard(directory, broker=redis_server.url, store=redis_server.url, entries=made, django=database)
+    return Deployment(directory, broker=redis_server.url, store=redis_server.url, entries=made, django=database)
 
 
-def with_redbeat(redis_server: RedisServer, directory: Path, options: dict) -> Yard:
+def with_redbeat(redis_server: RedisServer, directory: Path, options: dict) -> Deployment:
     conf = {"redbeat_redis_url": redis_server.url, "redbeat_redis_options": {}, "redbeat_key_prefix": f"{uuid4().hex}:"}
-    return Yard(directory, broker=redis_server.url, store=redis_server.url, entries=entries(options), **conf)
+    return Deployment(directory, broker=redis_server.url, store=redis_server.url, entries=entries(options), **conf)
 
 
 SCHEDULERS = {"taskguard_django": with_django, "taskguard_redbeat": with_redbeat}
@@ -143,23 +143,23 @@ def test_a_minute_of_faults_for_another_scheduler(
 # -- restarts ------------------------------------------------------------------------------------------------------
 
 
-def marks_of(place: Yard) -> Marks:
+def marks_of(place: Deployment) -> Marks:
     return Marks(open_store(place.conf["taskguard_store"], namespace=place.queue))
 
 
-def make_known(place: Yard, name: str, ago: float) -> None:
+def make_known(place: Deployment, name: str, ago: float) -> None:
     """The entry was there so many seconds ago, and all was settled then."""
     entry, then = place.entry(name), round((time.time() - ago) * MICROS)
     marks_of(place).move(entry, then, then)
     marks_of(place).make_known(entry, then)
 
 
-def settled(place: Yard, name: str) -> bool:
+def settled(place: Deployment, name: str) -> bool:
     last = place.entry(name).schedule.until(round(time.time() * MICROS))
     return (marks_of(place).read(place.entry(name)) or 0) >= (last or 0)
 
 
-def forget_runs(place: Yard, name: str) -> None:
+def forget_runs(place: Deployment, name: str) -> None:
     """As when `keep_for` is long over: the entry of its runs, and the receipts of its jobs."""
     with closing(redis.Redis.from_url(place.conf["broker_url"])) as client:
         gone = list(client.scan_iter(f"{place.queue}:{{schedule*{place.entry(name).label}*"))
@@ -167,7 +167,7 @@ def forget_runs(place: Yard, name: str) -> None:
         client.delete(*gone)
 
 
-def late_after_kill(place: Yard, beat: Any) -> float:
+def late_after_kill(place: Deployment, beat: Any) -> float:
     """Kill a beat of two, and start it again; how late the next slot ran, in seconds."""
     beat.kill()
     after = time.time()
@@ -185,7 +185,7 @@ def late_after_kill(place: Yard, beat: Any) -> float:
 def test_the_next_slot_fires_in_time_by_another_beat(redis_server: RedisServer, tmp_path: Path):
     """A beat that dies within its claim, which takes milliseconds, holds that entry up for two seconds: rarely."""
     made = {"second": {"task": "plain", "schedule": 1, "options": ALL}}
-    with yard(tmp_path, broker=redis_server.url, store=redis_server.url, entries=made) as place:
+    with deployed(tmp_path, broker=redis_server.url, store=redis_server.url, entries=made) as place:
         beats = [place.beat(), place.beat()]
         place.worker()
         place.wait_until_ready()
@@ -204,7 +204,7 @@ def test_restarts_with_old_files_repeat_nothing_and_one_beat_goes_on_for_the_oth
         "second": {"task": "plain", "schedule": 1, "options": ALL},
         "monthly": {"task": "plain", "schedule": 30 * 86400, "options": ALL | just_now},
     }
-    with yard(tmp_path, broker=redis_server.url, store=redis_server.url, entries=made) as place:
+    with deployed(tmp_path, broker=redis_server.url, store=redis_server.url, entries=made) as place:
         make_known(place, "monthly", ago=3600)
         beats = [place.beat(), place.beat()]
         place.worker()

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from taskguard.schedule import Timekeeper
+from taskguard.schedule.keeper import Timekeeper
 from taskguard.schedule.lost import Lookout
-from taskguard.schedule.mark import Marks
 from taskguard.schedule.publishing import Publishing
+from taskguard.schedule.watermark import Marks
 from tests.schedule.bench import Bench, every
 from tests.schedule.interleavings import Outcome, Scenario, explore, sample
 

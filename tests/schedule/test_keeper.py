@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from taskguard.errors import ConfigurationError, StoreUnavailableError
-from taskguard.schedule import Clocked, Interval, ScheduledEntry, Slot, Timekeeper, Timing
-from taskguard.schedule.boundaries import MICROS
+from taskguard.protocol.store import Claim, Completed, Ending, Held, Lease
+from taskguard.schedule.boundaries import MICROS, Clocked, Interval
 from taskguard.schedule.clock import StoreClock
-from taskguard.store import Claim, Completed, Ending, Held, Lease
+from taskguard.schedule.entry import ScheduledEntry, Slot, Timing
+from taskguard.schedule.keeper import Timekeeper
 from taskguard.stores.memory import MemoryStore
 from tests.schedule.bench import START, Bench, changed, every
 

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from taskguard.errors import StoreUnavailableError
-from taskguard.schedule import Interval, Slot, Timekeeper, Timing
+from taskguard.protocol.store import Claimant, Completed, Ending, Lease
 from taskguard.schedule.backfill import Backfill
-from taskguard.store import Claimant, Completed, Ending, Lease
+from taskguard.schedule.boundaries import Interval
+from taskguard.schedule.entry import Slot, Timing
+from taskguard.schedule.keeper import Timekeeper
 from tests.schedule.bench import Bench, changed, every
 
 REDELIVERED = 5.0

@@ -10,9 +10,9 @@ from uuid import uuid4
 import pytest
 
 from taskguard import open_store
+from taskguard.protocol.store import Store
 from taskguard.schedule.boundaries import MICROS
-from taskguard.schedule.mark import ALWAYS, Marks
-from taskguard.store import Store
+from taskguard.schedule.watermark import ALWAYS, Marks
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing.clock import FakeClock
 from tests.schedule.bench import START, every

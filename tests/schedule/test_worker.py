@@ -17,10 +17,10 @@ from celery import Celery
 from taskguard import open_store
 from taskguard.celery.headers import with_envelope
 from taskguard.engine.envelope import Envelope
-from taskguard.schedule import Slot
+from taskguard.protocol.store import Claim, Claimant, Ending, How, Lease
 from taskguard.schedule.boundaries import MICROS
-from taskguard.store import Claim, Claimant, Ending, How, Lease
-from tests.schedule.yard import Yard, yard
+from taskguard.schedule.entry import Slot
+from tests.schedule.deployment import Deployment, deployed
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
@@ -28,20 +28,20 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @contextmanager
-def running(redis_server: RedisServer, directory: Path, entries: dict[str, Any]) -> Iterator[Yard]:
-    with yard(directory, broker=redis_server.url, store=redis_server.url, entries=entries) as place:
+def running(redis_server: RedisServer, directory: Path, entries: dict[str, Any]) -> Iterator[Deployment]:
+    with deployed(directory, broker=redis_server.url, store=redis_server.url, entries=entries) as place:
         place.worker("prefork", 4)
         place.wait_until_ready()
         yield place
 
 
-def client(place: Yard) -> Celery:
+def client(place: Deployment) -> Celery:
     app = Celery(broker=place.conf["broker_url"], set_as_current=False)
     app.conf.task_default_queue = app.conf.control_exchange = place.queue
     return app
 
 
-def sender(place: Yard) -> Callable[[Slot, str], None]:
+def sender(place: Deployment) -> Callable[[Slot, str], None]:
     """Sends the message of a slot as a beat does."""
     app = client(place)
 
@@ -52,7 +52,7 @@ def sender(place: Yard) -> Callable[[Slot, str], None]:
     return send
 
 
-def slot_of(place: Yard, name: str, ago: int = 0) -> Slot:
+def slot_of(place: Deployment, name: str, ago: int = 0) -> Slot:
     at = place.entry(name).schedule.until(round(time.time() * MICROS))
     assert at is not None
     return place.entry(name).slot(at - ago * 3600 * MICROS)
@@ -253,7 +253,7 @@ def test_a_run_whose_worker_died_and_whose_message_is_lost_runs_again(redis_serv
 def test_a_run_that_is_cancelled_is_told_and_does_not_come_back(redis_server: RedisServer, tmp_path: Path):
     entries = {"cancel": ENTRIES["cancel"] | {"schedule": 4}}
     conf = {"taskguard_republish_after": 60}
-    with yard(tmp_path, broker=redis_server.url, store=redis_server.url, entries=entries, **conf) as place:
+    with deployed(tmp_path, broker=redis_server.url, store=redis_server.url, entries=entries, **conf) as place:
         place.beat()
         place.worker("prefork", 8)
         place.wait_until_ready()

@@ -11,6 +11,7 @@ from .processes import Server, ServerError
 from .proxy import Proxy
 from .rabbitmq import RabbitMQServer
 from .redis import FLAVOURS, RedisServer
+from .sentinel import SentinelServer
 
 __all__ = [
     "FLAVOURS",
@@ -20,6 +21,7 @@ __all__ = [
     "Proxy",
     "RabbitMQServer",
     "RedisServer",
+    "SentinelServer",
     "Server",
     "ServerError",
     "durable_redis",

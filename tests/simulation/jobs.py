@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Layer, key_layer, queue_entry_of, slot_layer
-from taskguard.policy import Policy
+from taskguard.protocol.policy import Policy
 from taskguard.schedule.note import Note, Overlap
 
 KEEP = 100_000.0

@@ -7,7 +7,7 @@ from typing import Any
 from taskguard.engine import effects as fx
 from taskguard.engine.layers import Layer
 from taskguard.engine.worker import Delivery
-from taskguard.store import Completed, Held, Lease
+from taskguard.protocol.store import Completed, Held, Lease
 
 
 class KeepsItsPlace(Delivery):
@@ -53,7 +53,7 @@ class SharesTheKey(Delivery):
     def of(cls, terms: Any, facts: Any, envelope: Any, layers: tuple[Layer, ...], queue_entry: str = "") -> Delivery:
         if len(layers) == 2 and ":job:" in layers[1].entry:
             inner = layers[1]
-            layers = (layers[0], Layer(inner.owner, envelope.key, inner.policy, "skip"))
+            layers = (layers[0], Layer(owner=inner.owner, entry=envelope.key, policy=inner.policy, conflict="skip"))
         return super().of(terms, facts, envelope, layers, queue_entry)
 
 

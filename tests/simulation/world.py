@@ -19,8 +19,8 @@ from taskguard.engine.leaving import COPY_RUNS, COPY_WAITS
 from taskguard.engine.publisher import Answer, Call, Publish
 from taskguard.engine.worker import Delivery
 from taskguard.errors import PayloadMismatchError, StoreUnavailableError, WaitTimeoutError
-from taskguard.rules import MICROS, Rules
-from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Held, Lease
+from taskguard.protocol.rules import MICROS, Rules
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Held, Lease
 from taskguard.stores.memory import MemoryStore
 from tests.simulation.jobs import KEEP, LEASE, WAIT_UP_TO, Job, some_jobs
 
@@ -165,11 +165,11 @@ class World:
     def _call(self, job: Job) -> None:
         names = self.style == "celery"
         call = Call(
-            job.policy,
-            job.envelope,
-            job.owner,
-            self._new_attempt,
-            QUEUED_FOR,
+            policy=job.policy,
+            envelope=job.envelope,
+            owner=job.owner,
+            new_attempt=self._new_attempt,
+            waits_for=QUEUED_FOR,
             copy_for=REPUBLISH_AFTER if names else 0.0,
             needs_own_handle=self.by.random() < 0.5,
         )
@@ -247,8 +247,14 @@ class World:
         message = self.by.choice(ready)
         self.broker.remove(message)
         job, names = self.jobs[message.owner], self.style == "celery"
-        terms = Terms(QUEUED_FOR, REPUBLISH_AFTER if names else QUEUED_FOR, "retry", names, 60.0)
-        facts = Facts(self._new_attempt(), job.owner.__eq__, job.awaited)
+        terms = Terms(
+            queued_for=QUEUED_FOR,
+            republish_after=REPUBLISH_AFTER if names else QUEUED_FOR,
+            on_store_error="retry",
+            names_copies=names,
+            trust_copy_for=60.0,
+        )
+        facts = Facts(attempt=self._new_attempt(), is_this_job=job.owner.__eq__, awaited=job.awaited)
         worker.message = message
         worker.delivery = self.machine.of(
             terms, facts, message.envelope, job.layers(message.envelope), job.queue_entry(message.envelope)

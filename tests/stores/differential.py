@@ -15,8 +15,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import count
 from typing import Any, NamedTuple, get_args
 
-from taskguard.rules import micros
-from taskguard.store import Claim, Claimant, Ending, Held, How, Lease, Store
+from taskguard.protocol.rules import micros
+from taskguard.protocol.store import Claim, Claimant, Ending, Held, How, Lease, Store
 from tests.stores.faked_time import BEGINNING, Clock, Over, Redis, Side
 
 KEYS = ("a", "b}", "{c}%7D", "%", "a%7d", "é☃𝄞", "*?[x]^\\", "\n\r $'\"", "x" * 300)
@@ -364,6 +364,8 @@ class _Chance:
             join=self._one_of("", "", "", *self._owners),
             replace_queued=self._is(0.15),
             payload=self._one_of("", "p1", "p2"),
+            label=self._one_of("", "order=7", "höhe=…"),
+            where=self._one_of("", "here:1", "there:2"),
             copy=self._one_of(*COPIES),
             copy_for=self._one_of(0.0, *DURATIONS),
         )

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 import psycopg
 
-from taskguard.rules import MICROS
-from taskguard.store import Store
+from taskguard.protocol.rules import MICROS
+from taskguard.protocol.store import Store
 from taskguard.stores import sqlite
 from taskguard.stores.memory import MemoryStore
 from taskguard.stores.postgresql import PostgresStore

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import redis
 
-from taskguard.rules import Kept, Receipt, Rules, Step
-from taskguard.store import Ending, Lease, Store
+from taskguard.protocol.rules import Kept, Receipt, Rules, Step
+from taskguard.protocol.store import Ending, Lease, Store
 from taskguard.stores import memory, postgresql, sqlite
 from taskguard.stores.memory import MemoryStore
 from tests.servers import PostgresServer, require

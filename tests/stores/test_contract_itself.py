@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from taskguard.rules import Kept, Rules, Step, stamp_of
-from taskguard.store import Claim, Entry, Lease
+from taskguard.protocol.rules import Kept, Rules, Step, stamp_of
+from taskguard.protocol.store import Claim, Entry, Lease
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing import StoreContract
 from taskguard.testing.clock import FakeClock

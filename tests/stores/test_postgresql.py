@@ -10,12 +10,13 @@ import psycopg
 import pytest
 
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
-from taskguard.store import Ending, Held, Lease, Store
+from taskguard.protocol.store import Ending, Held, Lease, Store
 from taskguard.stores import open_store
 from taskguard.testing import StoreContract
 from taskguard.testing.contract import LONG, ask, claimed, succeeded
 from tests.children import in_fork
 from tests.servers import PgBouncer, PostgresServer, require
+from tests.waiting import wait_until
 
 
 class PostgresContract(StoreContract):
@@ -107,7 +108,7 @@ def test_what_is_over_is_removed_from_the_tables(store: Store, namespace: str, a
 
 
 def test_a_claim_that_waited_for_a_complete_sees_its_receipt(
-    store: Store, namespace: str, postgres_server: PostgresServer
+    store: Store, namespace: str, postgres_server: PostgresServer, admin: psycopg.Connection
 ):
     # The claim comes while the row is locked, and must not answer from what it saw before it waited.
     lease = claimed(store, "job")
@@ -116,13 +117,25 @@ def test_a_claim_that_waited_for_a_complete_sees_its_receipt(
     with psycopg.connect(postgres_server.url) as blocker, ThreadPoolExecutor(2) as pool:
         blocker.execute("SELECT 1 FROM taskguard.entry WHERE namespace = %s FOR UPDATE", [namespace])
         completing = pool.submit(store.complete, lease, succeeded())
-        time.sleep(0.2)  # behind the blocker by now, and first in its queue
+        wait_until(lambda: _that_wait_for(blocker, admin) == 1)  # behind the blocker, and first in its queue
         claiming = pool.submit(store.claim, ask("job"))
-        time.sleep(0.2)
+        wait_until(lambda: _that_wait_for(blocker, admin) == 2)
         blocker.commit()
 
         assert completing.result(10)
         assert not isinstance(claiming.result(10), Lease)
+
+
+def _that_wait_for(blocker: psycopg.Connection, admin: psycopg.Connection) -> int:
+    """How many sessions wait for a lock of *blocker*, or behind one that does."""
+    [[waiting]] = admin.execute(
+        "WITH RECURSIVE behind (pid) AS ("
+        " SELECT %s UNION SELECT activity.pid FROM behind, pg_stat_activity AS activity"
+        " WHERE behind.pid = ANY (pg_blocking_pids(activity.pid)))"
+        " SELECT count(*) - 1 FROM behind",
+        [blocker.info.backend_pid],
+    ).fetchall()
+    return int(waiting)
 
 
 @pytest.mark.parametrize("level", ["serializable", "repeatable read"])
@@ -209,6 +222,23 @@ def test_a_role_without_rights_is_told_what_to_grant(admin: psycopg.Connection, 
     finally:
         admin.execute(f"DROP SCHEMA other_{role}")
         admin.execute(f"DROP ROLE {role}")
+
+
+def test_a_schema_of_an_older_version_is_brought_up_to_date_by_whoever_asks_first(
+    admin: psycopg.Connection, postgres_server: PostgresServer
+):
+    schema = f"older_{uuid4().hex[:8]}"
+    url = f"{postgres_server.url}?schema={schema}"
+    with closing(open_store(url)) as store:
+        claimed(store, "alice")
+    admin.execute(f"ALTER TABLE {schema}.entry DROP COLUMN label, DROP COLUMN whereabouts")
+
+    with closing(open_store(url)) as store:
+        entry = store.get("key")
+        assert entry is not None and (entry.owner, entry.label) == ("alice", "")
+        claimed(store, "bob", "other", label="order_id=42")
+        entry = store.get("other")
+        assert entry is not None and entry.label == "order_id=42"
 
 
 def test_apps_keep_apart_by_schema(store: Store, postgres_server: PostgresServer, namespace: str):

@@ -11,7 +11,7 @@ import redis
 
 from taskguard.errors import StoreError, StoreUnavailableError
 from taskguard.guard import Guard
-from taskguard.store import Claimant, Ending, Lease, Store
+from taskguard.protocol.store import Claimant, Ending, Lease, Store
 from taskguard.stores import open_store
 from taskguard.testing.contract import LONG, ask, claimed, requeued, succeeded
 from tests.servers import RedisServer, require

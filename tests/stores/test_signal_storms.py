@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 import redis
 
-from taskguard.store import Store
+from taskguard.protocol.store import Store
 from taskguard.stores import open_store
 from taskguard.stores.redis import RedisStore
 from taskguard.stores.redis_wire import Lent

@@ -21,9 +21,9 @@ from uuid import uuid4
 import pytest
 
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
-from taskguard.forks import Forked, watch_forks
 from taskguard.history import Line
-from taskguard.store import Ending, Held, Lease
+from taskguard.protocol.store import Ending, Held, Lease
+from taskguard.runtime.forks import Forked, watch_forks
 from taskguard.stores import open_store
 from taskguard.stores.memory import wall_clock
 from taskguard.stores.sqlite import SQLiteStore
@@ -199,6 +199,21 @@ def test_a_directory_that_became_unreadable_is_unavailable_until_it_can_be_read_
     assert all(
         "must be a file that this user may read and write, in a directory where it may create" in t for t in told
     )
+
+
+def test_a_file_of_an_older_version_is_used_as_it_is(tmp_path: Path):
+    path = tmp_path / "taskguard.db"
+    claimed(SQLiteStore(path), "alice", "before")
+    with closing(sqlite3.connect(path)) as older:
+        for column in ("label", "whereabouts"):
+            older.execute(f"ALTER TABLE taskguard_entry DROP COLUMN {column}")
+
+    store = SQLiteStore(path)
+    claimed(store, "bob", "now", label="order_id=42", where="here:1")
+
+    before, now = store.get("before"), store.get("now")
+    assert before is not None and (before.owner, before.label, before.where) == ("alice", "", "")
+    assert now is not None and (now.label, now.where) == ("order_id=42", "here:1")
 
 
 def test_a_file_of_somebody_elses_says_what_it_must_be(folder: Path):

@@ -6,7 +6,7 @@ import json
 
 from taskguard.celery.headers import envelope_in, with_envelope
 from taskguard.engine.envelope import Envelope
-from taskguard.rq.note import read, written
+from taskguard.rq.job_metadata import read, written
 
 SLOT = {"schedule": "nightly"}
 SAID = Envelope(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from taskguard import errors
-from taskguard.interrupt import _InThread, _LostInThreadError
+from taskguard.runtime.interrupt import _InThread, _LostInThreadError
 
 FACTS: dict[str, tuple[Any, ...]] = {
     "TaskguardError": ("what happened",),

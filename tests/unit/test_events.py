@@ -8,7 +8,7 @@ import pytest
 
 from taskguard import Event, Guard
 from taskguard.events import Kind, Listeners, log
-from taskguard.policy import Policy
+from taskguard.protocol.policy import Policy
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing.contract import claimed
 

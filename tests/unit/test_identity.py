@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from taskguard import Guard
-from taskguard.identity import ASK_AGAIN, KEY, TOLERANCE, Identity
+from taskguard.engine.store_identity import ASK_AGAIN, KEY, TOLERANCE, Identity
 from taskguard.stores.memory import MemoryStore
 
 

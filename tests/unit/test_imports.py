@@ -9,7 +9,16 @@ import sys
 import pytest
 
 DRIVERS = {"celery", "kombu", "rq", "redis", "valkey", "psycopg", "psycopg_pool", "sqlite3", "pydantic", "gevent"}
-CORE = ("store", "rules", "policy", "keys", "guard", "schedule")
+CORE = (
+    "protocol.store",
+    "protocol.rules",
+    "protocol.policy",
+    "keys.maker",
+    "guard",
+    "schedule",
+    "engine.worker",
+    "runtime.heartbeat",
+)
 
 
 def run(program: str) -> object:
@@ -39,12 +48,3 @@ def test_only_open_store_knows_which_stores_there_are():
 
     assert isinstance(loaded, list)
     assert not [name for name in loaded if name.startswith("taskguard.stores.")]
-
-
-def test_every_public_name_can_be_had_and_no_other():
-    import taskguard
-
-    assert all(getattr(taskguard, name) is not None for name in taskguard.__all__)
-    assert set(taskguard.__all__) <= set(dir(taskguard))
-    with pytest.raises(AttributeError, match="no attribute 'Gaurd'"):
-        _ = taskguard.Gaurd

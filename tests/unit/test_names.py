@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from taskguard import ConfigurationError, KeyArgumentError, names, open_store
-from taskguard.keys import KeyMaker
-from taskguard.schedule import Interval, ScheduledEntry
-from taskguard.signatures import signature_of
-from taskguard.store import Claim
+from taskguard import ConfigurationError, KeyArgumentError, open_store
+from taskguard.keys.maker import KeyMaker
+from taskguard.keys.signatures import signature_of
+from taskguard.protocol import names
+from taskguard.protocol.store import Claim
+from taskguard.schedule.boundaries import Interval
+from taskguard.schedule.entry import ScheduledEntry
 
 
 def short(value: object) -> str:

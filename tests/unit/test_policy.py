@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from taskguard.errors import ConfigurationError
-from taskguard.policy import Debounce, OnConflict, Policy
-from taskguard.signatures import signature_of
+from taskguard.keys.signatures import signature_of
+from taskguard.protocol.policy import OnConflict, Policy
 
 
 def refusal(**options):
@@ -38,7 +38,6 @@ def test_nothing_has_to_be_chosen():
         wait_up_to=3600.0,
         max_starts=3,
         on_lost="abort",
-        debounce=None,
         enforce=True,
     )
 
@@ -68,7 +67,7 @@ def test_the_time_to_wait_may_be_none_at_all():
     assert Policy.of(on_conflict="wait", wait_up_to=0).wait_up_to == 0.0
 
 
-@pytest.mark.parametrize("word", ["skip", "raise", "wait", "run_once_more", "replace_queued", "cancel_running"])
+@pytest.mark.parametrize("word", ["skip", "raise", "wait", "run_once_more"])
 def test_one_word_is_for_both_stages(word):
     assert Policy.of(on_conflict=word).on_conflict == OnConflict(enqueue=word, run=word)
 
@@ -85,10 +84,6 @@ def test_what_is_kept_without_being_told_is_kept_two_hours():
 
 def test_what_is_kept_as_told_is_kept_so_long():
     assert Policy.of(keep_for=timedelta(days=1)).keep == 86400.0
-
-
-def test_a_debounce_is_kept_as_seconds():
-    assert Debounce(timedelta(minutes=1), timedelta(hours=1)) == Debounce(60.0, 3600.0)
 
 
 def test_a_list_of_names_is_kept_as_a_tuple():
@@ -117,7 +112,7 @@ def test_a_policy_made_directly_is_checked_too():
 
 
 def test_a_policy_survives_pickling():
-    policy = Policy.of(on_conflict="wait", debounce=None, keep_for=60)
+    policy = Policy.of(on_conflict="wait", keep_for=60)
 
     assert pickle.loads(pickle.dumps(policy)) == policy
 
@@ -136,7 +131,7 @@ def test_a_policy_survives_pickling():
         (
             "on_conflict",
             "skp",
-            'did you mean skip?); write one of: "skip", "raise", "wait", "run_once_more", "replace_',
+            'did you mean skip?); write one of: "skip", "raise", "wait", "run_once_more"',
         ),
         ("on_conflict", None, 'write one of: "skip"'),
         ("on_conflict", {"enqueue": "skip"}, 'write on_conflict={"enqueue": "skip", "run": "wait"}, or one word'),
@@ -160,10 +155,10 @@ def test_a_policy_survives_pickling():
             0.049,
             "lease=0.049 is shorter than 0.05 seconds, too short to be renewed three times; write lease=0.05",
         ),
-        ("keep_for", 0, "write keep_for=1 or more"),
-        ("keep_for", timedelta(seconds=-1), "keep_for=-1 is not a time that can pass; write keep_for=1 or more"),
+        ("keep_for", 0, "write keep_for=60 or more"),
+        ("keep_for", timedelta(seconds=-1), "keep_for=-1 is not a time that can pass; write keep_for=60 or more"),
         ("keep_for", False, "write seconds, keep_for=30"),
-        ("hold_at_most", 0, "write hold_at_most=1 or more"),
+        ("hold_at_most", 0, "write hold_at_most=60 or more"),
         ("hold_at_least", -5, "write hold_at_least=1 or more"),
         ("hold_at_least", "1h", "write seconds, hold_at_least=30"),
         ("wait_up_to", -1, "write wait_up_to=1 or more"),
@@ -174,7 +169,6 @@ def test_a_policy_survives_pickling():
         ("max_starts", None, "write a whole number"),
         ("key_space", "", 'write one such as key_space="billing", or leave it out'),
         ("key_space", 5, 'write one such as key_space="billing"'),
-        ("debounce", 5, "write debounce=Debounce(delay, max_delay)"),
         ("enforce", "no", "write enforce=True or enforce=False"),
         ("enforce", 0, "write enforce=True or enforce=False"),
         ("key", (), "write a parameter's name"),
@@ -191,23 +185,6 @@ def test_a_value_that_cannot_be_is_refused_with_the_way_out(option, value, way_o
     assert way_out in said
 
 
-@pytest.mark.parametrize(
-    ("options", "way_out"),
-    [
-        ({"delay": 0}, "write delay=1 or more"),
-        ({"delay": True}, "write seconds, delay=30"),
-        ({"delay": 5, "max_delay": 0}, "write max_delay=1 or more"),
-        ({"delay": 60, "max_delay": 30}, "write Debounce(60, max_delay=60) or more"),
-        ({"delay": timedelta(minutes=1), "max_delay": 30}, "delay=60 is longer than max_delay=30"),
-    ],
-)
-def test_a_debounce_that_cannot_work_is_refused_with_the_way_out(options, way_out):
-    with pytest.raises(ConfigurationError) as caught:
-        Debounce(**options)
-
-    assert way_out in str(caught.value)
-
-
 def test_an_option_that_is_none_is_refused_with_the_nearest():
     assert "there is no option on_conflct (did you mean on_conflict?); write one of: key, hold," in refusal(
         on_conflct="skip"
@@ -217,13 +194,11 @@ def test_an_option_that_is_none_is_refused_with_the_nearest():
 def test_an_option_like_none_of_them_is_refused_with_all_there_are():
     assert refusal(xyz=1).endswith(
         "there is no option xyz; write one of: key, hold, on_conflict, on_done, lease, key_space, keep_for, "
-        "hold_at_most, hold_at_least, wait_up_to, max_starts, on_lost, debounce, enforce"
+        "hold_at_most, hold_at_least, wait_up_to, max_starts, on_lost, enforce, readable_keys"
     )
 
 
 # -- what is refused together ------------------------------------------------------------------------------------
-
-SOON = Debounce(5)
 
 PAIRS = [
     ({"lease": 30, "hold_at_most": 10}, "write lease=10 or less, or hold_at_most=30 or more"),
@@ -238,10 +213,6 @@ PAIRS = [
     ({"wait_up_to": 60}, 'write on_conflict="wait", or leave wait_up_to out'),
     ({"hold": "queued", "on_conflict": "wait"}, 'write hold="until_done" or hold="running"'),
     ({"hold": "queued", "on_conflict": "run_once_more"}, 'write hold="until_done", or on_conflict="skip"'),
-    ({"hold": "queued", "on_conflict": "cancel_running"}, 'write hold="until_done" or hold="one_queued_one_running"'),
-    ({"hold": "running", "on_conflict": "replace_queued"}, 'write hold="until_done" or hold="one_queued_one_running"'),
-    ({"hold": "running", "debounce": SOON}, 'write hold="until_done", hold="queued" or hold="one_queued_one_running"'),
-    ({"debounce": SOON, "on_conflict": "wait"}, 'write on_conflict={"enqueue": "skip", "run": "wait"}'),
 ]
 
 
@@ -263,12 +234,9 @@ def test_options_that_cannot_work_together_are_refused_with_the_way_out(options,
         {"wait_up_to": 3600},
         {"wait_up_to": 60, "on_conflict": "wait"},
         {"wait_up_to": 60, "on_conflict": {"enqueue": "skip", "run": "wait"}},
-        {"debounce": SOON, "on_conflict": {"enqueue": "skip", "run": "wait"}, "hold": "one_queued_one_running"},
-        {"debounce": SOON, "hold": "queued"},
         {"on_done": "reuse", "keep_for": 60, "hold": "running"},
         {"on_done": "reuse", "keep_for": 60, "hold": "one_queued_one_running"},
         {"hold": "running", "on_conflict": "run_once_more"},
-        {"hold": "queued", "on_conflict": "replace_queued"},
     ],
     ids=str,
 )
@@ -279,8 +247,6 @@ def test_options_that_can_work_together_are_taken(options):
 @pytest.mark.parametrize(
     ("hold", "on_conflict"),
     [
-        ("running", {"enqueue": "replace_queued", "run": "skip"}),
-        ("queued", {"enqueue": "skip", "run": "cancel_running"}),
         ("queued", {"enqueue": "skip", "run": "run_once_more"}),
         ("queued", {"enqueue": "skip", "run": "wait"}),
     ],

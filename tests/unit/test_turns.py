@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any
 
-from taskguard import native
+from taskguard.runtime import native
 from taskguard.stores.turns import Turns
 from tests.waiting import wait_until
 

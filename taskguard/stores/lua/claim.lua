@@ -1,7 +1,7 @@
 -- A claim that finds something; it goes on after claim_new.lua, whose values it has.
-local copy_for, copy = tonumber(ARGV[6] or '0'), ARGV[7] or ''
-local skip, reuse, join = ARGV[9] == '1', ARGV[10] or 'nothing', ARGV[11]
-local replace_queued, stamp = ARGV[13] == '1', ARGV[14]
+local copy_for, copy = tonumber(ARGV[8] or '0'), ARGV[9] or ''
+local skip, reuse, join = ARGV[11] == '1', ARGV[12] or 'nothing', ARGV[13]
+local replace_queued, stamp = ARGV[15] == '1', ARGV[16]
 
 local entry = load_entry(KEYS[1], now)
 local own = load_receipt(KEYS[2], now)
@@ -70,7 +70,7 @@ local function grant()
         next_token(entry and entry[TOKEN] or 0),
         now, now + lease, keep, state == 'running' and starts + 1 or starts,
         entry ~= nil and entry[STATE] == 'running', payload, '', 0, 0, 0, again and entry[REQUEUED_BY] or '',
-        entry and deaths_after() or {}, false, false,
+        entry and deaths_after() or {}, false, false, label ~= '' and label or entry and entry[LABEL] or '', where,
     }
     save_entry(KEYS[1], granted, now)
     return leased(granted)

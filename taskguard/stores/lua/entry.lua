@@ -1,10 +1,11 @@
--- Common to every script: what an entry and a receipt are, and how they are kept. A translation of taskguard/rules.py,
+-- Common to every script: what an entry and a receipt are, and how they are kept. A translation of taskguard/protocol/rules.py,
 -- held to it by the contract's random walks. Times are microseconds of the server; all fit a Lua double.
 --
 -- Both are packed arrays in a string with a time to live, so a held entry is small and nothing outlives its retention.
 -- "None" is false, because an array must have no holes.
 local STATE, OWNER, ATTEMPT, TOKEN, SINCE, UNTIL, KEEP, STARTS, TOOK_OVER, PAYLOAD = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local COPY, COPIES, COPY_UNTIL, HELD_UNTIL, REQUEUED_BY, DEATHS, HOW, OUTCOME = 11, 12, 13, 14, 15, 16, 17, 18
+local LABEL, WHERE = 19, 20  -- absent from an entry that an older version wrote
 local AWAITED = 'awaited:'  -- before the name of the message by which a queued job is to start
 -- a receipt; its owner is part of its key
 local R_ATTEMPT, R_HOW, R_TOKEN, R_AT, R_UNTIL, R_OUTCOME, R_TWIN, R_ANSWERED = 1, 2, 3, 4, 5, 6, 7, 8
@@ -78,7 +79,7 @@ local function ended(state, entry, how, now)
     return {
         state, entry[OWNER], '', entry[TOKEN], now, now + math.max(how.keep, how.linger), how.keep, 0, false,
         entry[PAYLOAD], '', 0, 0, how.linger > 0 and now + how.linger or 0, entry[REQUEUED_BY], entry[DEATHS],
-        how.how, state == 'done' and how.outcome,
+        how.how, state == 'done' and how.outcome, entry[LABEL] or '', entry[WHERE] or '',
     }
 end
 

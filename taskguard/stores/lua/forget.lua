@@ -10,5 +10,6 @@ end
 local keep = entry[KEEP]
 save_entry(KEYS[1], {
     'free', '', '', entry[TOKEN], now, now + keep, keep, 0, false, '', '', 0, 0, 0, '', {}, false, false,
+    entry[LABEL] or '', entry[WHERE] or '',
 }, now)
 return 1

@@ -1,5 +1,6 @@
 -- KEYS: entry
--- Answers {state, owner, attempt, token, since, remaining, starts, copies, payload, how, outcome, unended} or nothing.
+-- Answers {state, owner, attempt, token, since, remaining, starts, copies, payload, how, outcome, unended,
+--      label, where} or nothing.
 local now = clock()
 local entry = load_entry(KEYS[1], now)
 if not entry then
@@ -11,5 +12,5 @@ for place, death in ipairs(entry[DEATHS]) do
 end
 return {
     entry[STATE], entry[OWNER], entry[ATTEMPT], entry[TOKEN], entry[SINCE], entry[UNTIL] - now, entry[STARTS],
-    entry[COPIES], entry[PAYLOAD], entry[HOW], entry[OUTCOME], unended,
+    entry[COPIES], entry[PAYLOAD], entry[HOW], entry[OUTCOME], unended, entry[LABEL] or '', entry[WHERE] or '',
 }

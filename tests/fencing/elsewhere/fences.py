@@ -5,9 +5,9 @@ from __future__ import annotations
 from uuid import uuid4
 
 from taskguard import Fence, Guard
-from taskguard.policy import Policy
-from taskguard.store import Ending
-from taskguard.work import Work
+from taskguard.engine.work import Work
+from taskguard.protocol.policy import Policy
+from taskguard.protocol.store import Ending
 
 
 def fence(guard: Guard, key: str = "", **known_by: str) -> Fence:

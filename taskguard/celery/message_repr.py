@@ -1,0 +1,54 @@
+"""How a message shows its arguments to logs and monitors.
+
+Celery makes these texts for every message, at a good part of what a publish costs it. Made by the same code while the
+store's answer is on its way, they cost a guarded call nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from celery import Celery
+from celery.app.amqp import AMQP
+from celery.app.routes import MapRoute, Router
+from celery.signals import before_task_publish
+
+from taskguard.celery.headers import Call
+
+TEXTS = ("argsrepr", "kwargsrepr")
+
+
+def with_texts(call: Call, app: Celery) -> Call:
+    """The call with what Celery would show of its arguments, where its caller did not say."""
+    amqp = app.amqp
+    make = amqp.create_task_message  # looked up once: Celery's cached properties cost some microseconds each time
+    if not _has_celery_the_only_say(call, amqp, make):
+        return call
+    headers = make("", call.name, call.args, call.kwargs).headers
+    return call._replace(options={**{name: headers[name] for name in TEXTS}, **call.options})
+
+
+def _has_celery_the_only_say(call: Call, amqp: AMQP, make: Callable[..., Any]) -> bool:
+    """Code of the app's own may have secrets to hide, and is asked once only: when the message is made."""
+    router = amqp.router
+    return (
+        getattr(call.send, "__func__", None) is Celery.send_task
+        and getattr(make, "__func__", None) is AMQP.as_task_v2
+        and "task_type" in call.options  # else the options of the task are still to come
+        and not call.options.get("router")
+        and not call.options.get("route_name")
+        and type(router) is Router
+        and all(type(route) is MapRoute for route in router.routes)
+        and not any(name in (router.lookup_route(call.name) or ()) for name in TEXTS)
+    )
+
+
+def keep_out_of_properties(task: str) -> None:
+    """Celery sends every option of a call among the message's properties too, where nobody reads these."""
+    before_task_publish.connect(_drop, sender=task)
+
+
+def _drop(properties: dict[str, Any], **_: Any) -> None:
+    for name in TEXTS:
+        properties.pop(name, None)

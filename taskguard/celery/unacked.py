@@ -1,0 +1,219 @@
+"""The messages that workers have fetched from a Redis broker and not acknowledged, as kombu's transport keeps them.
+
+kombu has a hash of them by delivery tag, and a sorted set of the tags by the time of the fetch (by the clock of whoever
+fetched it, which may be wrong). Beside these stand two keys of ours, with the broker's own time:
+
+- *stamps*, a sorted set: when a living worker last said that it has the message; of one that no worker has stamped yet,
+  the moment it was first seen here, less three seconds. It has the messages of one store of the guard's.
+- *look*: which worker looks for silent ones just now.
+
+Every step that changes something is one script. Sentinel's channel is the same one with another pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from kombu.utils.encoding import bytes_to_str
+from kombu.utils.json import dumps, loads
+from redis import Redis
+
+from taskguard.celery.orphans import Rescued, given_back
+
+TIMEOUT = 1.0
+"""Seconds that the worker waits for one reply of the broker: its event loop stands still meanwhile."""
+LOOKS_FOR = 3.0
+"""Seconds for which no other worker looks: two looks may be missed."""
+SUSPECT = 3.0
+"""Seconds without a stamp after which a message is watched."""
+KEPT = 86400
+"""Seconds after which our keys are gone if no worker comes any more."""
+AT_ONCE = 500
+"""How many messages one look is about."""
+TAGS_AT_ONCE = 1000
+"""How many tags one script is given."""
+READS = 2_000_000
+"""How many bytes of messages one look reads; a larger one is read alone."""
+MICROS = 1_000_000
+
+_NOW = """
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+"""
+
+_STAMP = f"""
+-- KEYS: stamps. ARGV: µs since they were seen, or "" if they are in hand; seconds that stamps are kept; how many tags
+-- are gone; these; all others.
+{_NOW}
+local gone = tonumber(ARGV[3])
+for at = 4, 3 + gone do redis.call('ZREM', KEYS[1], ARGV[at]) end
+for at = 4 + gone, #ARGV do
+    if ARGV[1] == '' then redis.call('ZADD', KEYS[1], string.format('%.0f', now), ARGV[at])
+    else redis.call('ZADD', KEYS[1], 'NX', string.format('%.0f', now - ARGV[1]), ARGV[at]) end
+end
+redis.call('EXPIRE', KEYS[1], ARGV[2])
+"""
+
+_LOOK = f"""
+-- KEYS: look, stamps, unacked, unacked_index. ARGV: who looks, ms that nobody else does, µs without a stamp, the first
+-- rank to look at, how many. Answers false if another worker looks; else the time, the first rank of the next look, and
+-- of each suspect its tag, its stamp, the score that kombu gave it and the length of its message.
+{_NOW}
+local looks = redis.call('GET', KEYS[1])
+if looks and looks ~= ARGV[1] then return false end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+local first, most = tonumber(ARGV[4]), tonumber(ARGV[5])
+local found = redis.call('ZRANGE', KEYS[2], first, first + most - 1, 'WITHSCORES')
+local answer, rank = {{string.format('%.0f', now), '0'}}, first
+for at = 1, #found, 2 do
+    if tonumber(found[at + 1]) > now - ARGV[3] then break end
+    if redis.call('HEXISTS', KEYS[3], found[at]) == 0 then
+        redis.call('ZREM', KEYS[2], found[at])
+    else
+        rank = rank + 1
+        for _, value in ipairs({{found[at], found[at + 1], redis.call('ZSCORE', KEYS[4], found[at]) or '',
+                                redis.call('HSTRLEN', KEYS[3], found[at])}}) do
+            answer[#answer + 1] = tostring(value)
+        end
+    end
+end
+if #found == 2 * most and tonumber(found[#found]) <= now - ARGV[3] then answer[2] = tostring(rank) end
+return answer
+"""
+
+_SWEEP = """
+-- KEYS: stamps, unacked, unacked_index. ARGV: cursor, how many. Answers the next cursor, and of each message that
+-- nobody has stamped its tag and its length.
+local found = redis.call('ZSCAN', KEYS[3], ARGV[1], 'COUNT', ARGV[2])
+local answer = {found[1]}
+for at = 1, #found[2], 2 do
+    if not redis.call('ZSCORE', KEYS[1], found[2][at]) then
+        answer[#answer + 1] = found[2][at]
+        answer[#answer + 1] = tostring(redis.call('HSTRLEN', KEYS[2], found[2][at]))
+    end
+end
+return answer
+"""
+
+_GIVE_BACK = """
+-- KEYS: stamps, unacked, unacked_index, queues. ARGV: tag, its stamp, the score that kombu gave it, the message.
+-- Answers 0 if it was acknowledged, given back, fetched anew or stamped since it was looked at.
+if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0 then return 0 end
+if redis.call('ZSCORE', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
+if (redis.call('ZSCORE', KEYS[3], ARGV[1]) or '') ~= ARGV[3] then return 0 end
+redis.call('HDEL', KEYS[2], ARGV[1])
+redis.call('ZREM', KEYS[3], ARGV[1])
+redis.call('ZREM', KEYS[1], ARGV[1])
+for at = 4, #KEYS do redis.call('RPUSH', KEYS[at], ARGV[4]) end
+return 1
+"""
+
+
+class Suspect(NamedTuple):
+    """A message without a recent stamp, as it was when it was looked at."""
+
+    tag: str
+    stamp: str
+    fetched: str
+    size: int
+
+
+class Look(NamedTuple):
+    now: float
+    """Seconds since 1970, by the broker's clock."""
+    next: int
+    """The first rank of the next look; 0 once all have been looked at."""
+    suspects: list[Suspect]
+
+    def silent_for(self, suspect: Suspect) -> float:
+        return self.now - float(suspect.stamp) / MICROS
+
+
+class Unacked:
+    """What workers have in hand, at the broker of *channel*, which nobody else uses."""
+
+    def __init__(self, channel: Any, store: str, worker: str) -> None:
+        self._channel = channel
+        self._worker = worker
+        # Not kombu's client for a key prefix: it knows the keys of kombu's own commands only.
+        client = Redis(connection_pool=channel.async_pool)
+        prefix: str = channel.global_keyprefix
+        self._stamps, self._look = f"{prefix}taskguard.{store}.unacked", f"{prefix}taskguard.{store}.look"
+        self._unacked, self._index = f"{prefix}{channel.unacked_key}", f"{prefix}{channel.unacked_index_key}"
+        self._prefix = prefix
+        self._client = client
+        self._scripts = {name: client.register_script(text) for name, text in _SCRIPTS.items()}
+
+    def stamp(self, tags: Sequence[str], gone: Sequence[str] = (), *, seen: bool = False) -> None:
+        """This worker has these messages in hand, and those no more.
+
+        *seen*: some worker has them, it seems, and has not said so. A living one does so before they count as silent.
+        """
+        for at in range(0, max(len(tags), len(gone)), TAGS_AT_ONCE):
+            past, present = gone[at : at + TAGS_AT_ONCE], tags[at : at + TAGS_AT_ONCE]
+            arguments = [int(SUSPECT * MICROS) if seen else "", KEPT, len(past), *past, *present]
+            self._scripts["stamp"](keys=[self._stamps], args=arguments)
+
+    def look(self, first: int = 0) -> Look | None:
+        """The messages without a recent stamp, from that rank on; None if another worker looks."""
+        answer = self._scripts["look"](
+            keys=[self._look, self._stamps, self._unacked, self._index],
+            args=[self._worker, int(LOOKS_FOR * 1000), int(SUSPECT * MICROS), first, AT_ONCE],
+        )
+        if not answer:
+            return None
+        now, following, *rest = map(bytes_to_str, answer)
+        fields = iter(rest)
+        suspects = [
+            Suspect(tag, stamp, score, int(size)) for tag, stamp, score, size in zip(*[fields] * 4, strict=True)
+        ]
+        return Look(float(now) / MICROS, int(following), suspects)
+
+    def unstamped(self, cursor: int) -> tuple[int, dict[str, int]]:
+        """Some of the messages that no worker has stamped, with their lengths; and where to go on."""
+        keys = [self._stamps, self._unacked, self._index]
+        following, *rest = map(bytes_to_str, self._scripts["sweep"](keys=keys, args=[cursor, AT_ONCE]))
+        return int(following), {tag: int(size) for tag, size in zip(rest[::2], rest[1::2], strict=True)}
+
+    def headers(self, sizes: dict[str, int]) -> Iterator[tuple[str, Any]]:
+        """The tags and the headers of these messages, as many as one look may read."""
+        tags: list[str] = []
+        total = 0
+        for tag, size in sizes.items():
+            total += size
+            if tags and total > READS:
+                break
+            tags.append(tag)
+        for tag, found in zip(tags, self._client.hmget(self._unacked, tags) if tags else [], strict=True):
+            yield tag, _headers(found) if found is not None else None
+
+    def give_back(self, suspect: Suspect, rescued: Rescued) -> list[str]:
+        """Move the message to the queues that it came from; which these are, or none if it was left where it is."""
+        found = self._client.hget(self._unacked, suspect.tag)
+        if found is None:
+            return []
+        message, exchange, routing_key = loads(bytes_to_str(found))
+        queues = self._queues(message, exchange, routing_key)
+        if not queues:
+            return []  # nobody is known to consume it any more: it is not to be lost for that
+        text = dumps(given_back(message, rescued, lambda: str(uuid4())))
+        keys = [self._stamps, self._unacked, self._index, *(f"{self._prefix}{queue}" for queue in queues)]
+        done = self._scripts["give_back"](keys=keys, args=[suspect.tag, suspect.stamp, suspect.fetched, text])
+        return queues if done else []
+
+    def _queues(self, message: Any, exchange: str, routing_key: str) -> list[str]:
+        channel = self._channel
+        priority = channel._get_message_priority(message, reverse=False)
+        return [channel._q_for_pri(queue, priority) for queue in channel._lookup(exchange, routing_key) if queue]
+
+
+_SCRIPTS = {"stamp": _STAMP, "look": _LOOK, "sweep": _SWEEP, "give_back": _GIVE_BACK}
+
+
+def _headers(text: bytes | str) -> Any:
+    try:
+        return loads(bytes_to_str(text))[0]["headers"]
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None  # nothing of Celery's

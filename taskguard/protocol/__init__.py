@@ -1,0 +1,1 @@
+"""What a store keeps, what it answers, and by which rules; imports no queue and no driver."""

@@ -1,0 +1,518 @@
+"""The rules of one key: what each verb does to an entry, as pure functions of what is known and the store's time.
+
+This is the whole state machine. A store that can hold a key still while Python thinks (memory, SQLite, anything with
+compare-and-swap) loads what is known, applies a rule and saves the step. A store that thinks for itself (a Lua script,
+a stored procedure) is a translation of this file and is compared with it by random walks in the contract suite. The
+model in `tests/model` explores these very functions.
+
+All times are microseconds of the store's clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Held, How, Lease, State
+
+Answer = TypeVar("Answer")
+
+MICROS = 1_000_000
+RELEASE_MEMORY = 60 * MICROS
+"""How long a plain release is remembered at most, unless it may be repeated for longer (`Ending.repeat_for`)."""
+DEATHS_REMEMBERED = 8
+"""How many owners that died without an end keep their count of starts while others have the key."""
+AWAITED = "awaited:"
+"""Before the name of the message by which a queued job is to start."""
+MOST_COPIES = 3
+"""After so many publications known of one queued entry nobody publishes another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An entry as a store keeps it."""
+
+    state: State
+    owner: str
+    attempt: str
+    token: int
+    since: int
+    until: int
+    """queued, running: the end of the claim. free, done: when the entry is forgotten."""
+    keep: int
+    """How long a claim that ran out is still remembered."""
+    starts: int = 0
+    took_over: bool = False
+    payload: str = ""
+    copy: str = ""
+    copies: int = 0
+    copy_until: int = 0
+    """Until then nobody else need publish; 0 as long as nobody is known to have published."""
+    held_until: int = 0
+    """free, done: other owners are kept out until then."""
+    requeued_by: str = ""
+    """The attempt that last put the job into the queue: it is answered the same again."""
+    deaths: tuple[tuple[str, int, str], ...] = ()
+    """Owners that lost the key without an end, with their starts (a job that kills its workers is still counted) and
+    their payload."""
+    how: How | None = None
+    outcome: bytes | None = None
+    label: str = ""
+    where: str = ""
+
+    @property
+    def gone_at(self) -> int:
+        return self.until + self.keep if self.state in ("queued", "running") else self.until
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """How one job ended, kept under its own id whoever has the key by then.
+
+    "released" is no end: the job may be claimed again. An end is never replaced by it, nor by an end that is reported
+    without the lease (`release(anyway=True)`): the first one stays. Only what the holder of the newest lease reports of
+    its own run replaces it: a job that was revoked at another worker and ran to its end all the same ended as it did.
+    """
+
+    owner: str
+    attempt: str
+    how: How
+    token: int
+    at: int
+    until: int
+    outcome: bytes | None = None
+    twin: str = ""
+    """skipped: in whose favour. succeeded, failed: the job that this one joined, and whose end it was answered with."""
+    answered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[Answer]):
+    """What a verb answers, and what of the entry and of the owner's receipt it changes (None: nothing)."""
+
+    answer: Answer
+    entry: Kept | None = None
+    receipt: Receipt | None = None
+
+
+class Rules:
+    """The verbs. Each takes what the store knows and leaves the saving to the store."""
+
+    # -- claim ---------------------------------------------------------------------------------------------------
+
+    def claim(
+        self, ask: Claim, entry: Kept | None, own: Receipt | None, twin: Receipt | None, now: int
+    ) -> Step[Lease | Held | Completed]:
+        """*own* is the receipt of the claiming owner, *twin* that of the job it joins."""
+        if entry is not None and self.is_repeat(ask, entry) and not self.ended_since(entry, own, now):
+            again = replace(entry, until=now + micros(ask.lease))
+            return Step(_lease(ask.key, again), again)
+        if own is not None and (own.how != "released" or own.attempt == ask.attempt):
+            return Step(_as_answered_before(ask, own, entry, now))
+        if twin is not None and twin.how in ("succeeded", "failed") and not self.is_running(ask, entry, now):
+            return self.joined(ask, entry, twin, now)
+        if entry is None:
+            return self.grant(ask, None, now)
+        if self.is_live(entry, now):
+            if self.may_adopt(ask, entry, now) or self.may_replace(ask, entry):
+                return self.grant(ask, entry, now)
+            return self.held(ask, entry, now)
+        if self.answers(ask, entry):
+            return Step(_completed_by_entry(ask.key, entry))
+        if entry.held_until > now and entry.owner != ask.owner:
+            return self.held(ask, entry, now)
+        return self.grant(ask, entry, now)
+
+    def is_repeat(self, ask: Claim, entry: Kept) -> bool:
+        return entry.attempt == ask.attempt and entry.owner == ask.owner and entry.state == ask.state
+
+    def ended_since(self, entry: Kept, own: Receipt | None, now: int) -> bool:
+        """Whether the job has ended since its lease ran out: another copy of its message was answered with its twin."""
+        return own is not None and own.how != "released" and not self.is_live(entry, now)
+
+    def is_live(self, entry: Kept, now: int) -> bool:
+        return entry.state in ("queued", "running") and entry.until > now
+
+    def is_running(self, ask: Claim, entry: Kept | None, now: int) -> bool:
+        """Whether this very job runs elsewhere: then it ends as that run does, not as its twin did."""
+        if entry is None or entry.owner != ask.owner:
+            return False
+        return entry.state == "running" and self.is_live(entry, now)
+
+    def joined(self, ask: Claim, entry: Kept | None, twin: Receipt, now: int) -> Step[Lease | Held | Completed]:
+        """The job ends as its twin did. Another copy of its message may not know of the twin, and finds its receipt."""
+        until = now + micros(ask.keep_for)
+        receipt = replace(twin, owner=ask.owner, attempt=ask.attempt, until=until, twin=twin.owner, answered=False)
+        freed = None
+        if entry is not None and entry.owner == ask.owner and entry.state == "queued":
+            # Nobody will run it, so nobody is to wait for it.
+            freed = self.ended("free", Ending(how=twin.how, keep_for=entry.keep / MICROS), entry, now)
+        return Step(_completed_by_twin(ask.key, receipt), freed, receipt)
+
+    def may_adopt(self, ask: Claim, entry: Kept, now: int) -> bool:
+        # An attempt that was requeued is over: a packet of its claim that comes late must not start it again.
+        mine = entry.owner == ask.owner and entry.requeued_by != ask.attempt
+        return entry.state == "queued" and ask.state == "running" and mine and not self.awaits_another(ask, entry, now)
+
+    def awaits_another(self, ask: Claim, entry: Kept, now: int) -> bool:
+        """Whether the job is to start by a message that has another name and is on its way."""
+        named = entry.copy.startswith(AWAITED) and entry.copy_until > now
+        return named and entry.copy != AWAITED + ask.copy
+
+    def may_replace(self, ask: Claim, entry: Kept) -> bool:
+        return entry.state == "queued" and ask.replace_queued and entry.owner != ask.owner
+
+    def answers(self, ask: Claim, entry: Kept) -> bool:
+        if entry.state != "done":
+            return False
+        reused = ask.reuse == "anything" or (ask.reuse == "success" and entry.how == "succeeded")
+        return reused or entry.owner == ask.owner
+
+    def grant(self, ask: Claim, entry: Kept | None, now: int) -> Step[Lease | Held | Completed]:
+        unended = entry is not None and entry.state in ("queued", "running")
+        again = unended and entry is not None and entry.owner == ask.owner
+        deaths = () if entry is None else self.deaths_after(ask, entry, unended)
+        before = entry.starts if again and entry is not None else _starts_of(ask.owner, entry)
+        granted = Kept(
+            state=ask.state,
+            owner=ask.owner,
+            attempt=ask.attempt,
+            token=self.next_token(ask, entry, now),
+            since=now,
+            until=now + micros(ask.lease),
+            keep=micros(ask.keep_for),
+            starts=before + 1 if ask.state == "running" else before,
+            took_over=entry is not None and entry.state == "running",
+            payload=ask.payload,
+            requeued_by=entry.requeued_by if again and entry is not None else "",
+            deaths=deaths,
+            label=ask.label or (entry.label if entry is not None else ""),
+            where=ask.where,
+        )
+        return Step(_lease(ask.key, granted), granted)
+
+    def next_token(self, ask: Claim, entry: Kept | None, now: int) -> int:
+        # Seeded by the clock: the entry may be evicted or wiped whole, and tokens still only rise.
+        return max(entry.token + 1 if entry else 0, ask.floor + 1, now)
+
+    def deaths_after(self, ask: Claim, entry: Kept, unended: bool) -> tuple[tuple[str, int, str], ...]:
+        others = [death for death in entry.deaths if death[0] not in (ask.owner, entry.owner)]
+        if unended and entry.owner != ask.owner and entry.starts:
+            others.append((entry.owner, entry.starts, entry.payload))
+        return tuple(others[-DEATHS_REMEMBERED:])
+
+    def held(self, ask: Claim, entry: Kept, now: int) -> Step[Lease | Held | Completed]:
+        noted, publish = self.note_copy(ask, entry, now)
+        receipt = None
+        if ask.skip and entry.owner != ask.owner and entry.state != "queued":
+            receipt = self.skipped(ask, entry, now)
+        answer = _held(ask.key, entry, now, publish)
+        if publish and entry.owner == ask.owner and entry.state == "running":
+            answer = replace(answer, stamp=stamp_of(noted or entry))
+        return Step(answer, noted, receipt)
+
+    def skipped(self, ask: Claim, entry: Kept, now: int) -> Receipt:
+        until = now + micros(ask.keep_for)
+        return Receipt(ask.owner, ask.attempt, "skipped", entry.token, now, until, twin=entry.owner)
+
+    def note_copy(self, ask: Claim, entry: Kept, now: int) -> tuple[Kept | None, bool]:
+        """Whether the caller is to publish the holder's message, and the entry that says so to the next one."""
+        overdue = entry.copy_until <= now
+        if entry.owner == ask.owner:
+            if entry.state == "queued":
+                return None, True
+            if not ask.copy or not (overdue or entry.copy == ask.copy):
+                return None, False
+            if ask.copy_for <= 0 or ask.stamp != stamp_of(entry):
+                # Not published yet: a name given now would outlive a worker that dies before it is. Or published, and
+                # perhaps dropped already in favour of a copy that was named meanwhile.
+                return None, True
+            return replace(entry, copy=ask.copy, copy_until=now + micros(ask.copy_for)), True
+        if entry.state != "queued" or ask.copy_for <= 0:
+            return None, False
+        if entry.copy_until == 0 or entry.copy == ask.attempt:  # not published yet; or asked again, the reply was lost
+            return None, True
+        if overdue and entry.copies <= MOST_COPIES:
+            wait = micros(ask.copy_for) * 2**entry.copies
+            return replace(entry, copy=ask.attempt, copies=entry.copies + 1, copy_until=now + wait), True
+        return None, False
+
+    # -- the verbs of a holder -----------------------------------------------------------------------------------
+
+    def is_newest(self, claimant: Claimant, entry: Kept) -> bool:
+        # The token too where it is known: a claim packet that arrives late is granted anew under its old attempt.
+        if not claimant.attempt or entry.attempt != claimant.attempt or entry.owner != claimant.owner:
+            return False
+        return token_of(claimant) in (0, entry.token)
+
+    def renew(self, lease: Lease, seconds: float, entry: Kept | None, now: int) -> Step[bool]:
+        if entry is None or entry.state != "running" or not self.is_newest(lease, entry):
+            return Step(False)
+        return Step(True, replace(entry, until=now + micros(seconds)))
+
+    def requeue(
+        self,
+        claimant: Claimant,
+        seconds: float,
+        entry: Kept | None,
+        now: int,
+        *,
+        own: Receipt | None = None,
+        copy_for: float,
+        keep_starts: bool,
+        copy: str = "",
+    ) -> Step[bool]:
+        if entry is None:
+            return Step(False)
+        if entry.state in ("queued", "running") and self.is_newest(claimant, entry):
+            if own is not None and own.how != "released":
+                # It was revoked at another worker meanwhile: nobody will run it, so nobody is to wait for it.
+                over = self.ended("free", Ending(how=own.how, keep_for=entry.keep / MICROS), entry, now)
+                return Step(True, replace(over, requeued_by=claimant.attempt), self.prolonged(own, entry.keep, now))
+            retried = entry.state == "running"
+            return Step(
+                True,
+                replace(
+                    entry,
+                    state="queued",
+                    attempt="",
+                    since=now if retried else entry.since,
+                    until=now + micros(seconds),
+                    starts=0 if retried and not keep_starts else entry.starts,
+                    copy=AWAITED + copy if copy else "",
+                    copies=1,
+                    copy_until=now + micros(copy_for),
+                    requeued_by=claimant.attempt,
+                ),
+            )
+        mine = entry.owner == claimant.owner and entry.requeued_by == claimant.attempt != ""
+        if mine and not copy and entry.state == "queued" and entry.copy.startswith(AWAITED):
+            return Step(True, replace(entry, copy=""))  # the message that was named did not leave
+        return Step(mine)
+
+    def mark(
+        self, claimant: Claimant, seconds: float, entry: Kept | None, now: int, *, own: Receipt | None, copy_for: float
+    ) -> Step[bool]:
+        # Who marks has never run the job: a running entry that it could take for its own is left alone all the same.
+        if entry is not None and entry.state == "running" and self.is_newest(claimant, entry):
+            return Step(False)
+        return self.requeue(claimant, seconds, entry, now, own=own, copy_for=copy_for, keep_starts=True)
+
+    def complete(
+        self, claimant: Claimant, ending: Ending, entry: Kept | None, own: Receipt | None, now: int
+    ) -> Step[bool]:
+        if entry is not None and entry.state == "running" and self.is_newest(claimant, entry):
+            done = self.ended("done", ending, entry, now)
+            return Step(True, done, self.receipt(claimant, ending, entry, now))
+        return self.told_before(claimant, ending, own)
+
+    def release(
+        self,
+        claimant: Claimant,
+        ending: Ending,
+        entry: Kept | None,
+        own: Receipt | None,
+        now: int,
+        *,
+        anyway: bool = False,
+    ) -> Step[bool]:
+        freed = entry if entry is not None and self.may_free(claimant, entry, anyway) else None
+        if freed is None and not anyway:
+            return self.told_before(claimant, ending, own)
+        free = self.ended("free", ending, freed, now) if freed else None
+        if own is not None and self.keeps_end(own, ending, anyway):
+            return Step(True, free, self.kept_end(claimant, ending, own, freed, now, anyway))
+        receipt = self.receipt(claimant, ending, freed, now)
+        if anyway and own is not None:
+            # A plain release of that attempt may be asked for again; this one is answered the same in any case.
+            receipt = replace(receipt, attempt=own.attempt)
+        return Step(True, free, receipt)
+
+    def keeps_end(self, own: Receipt, ending: Ending, anyway: bool) -> bool:
+        return own.how != "released" and (anyway or ending.how == "released")
+
+    def kept_end(
+        self, claimant: Claimant, ending: Ending, own: Receipt, freed: Kept | None, now: int, anyway: bool
+    ) -> Receipt | None:
+        """The end that the job had, with what this release adds to it."""
+        kept = own
+        if freed is not None:
+            kept = self.prolonged(kept, micros(ending.keep_for), now)
+            if not anyway:
+                kept = replace(kept, attempt=claimant.attempt)  # it is answered the same again
+        if ending.answered and own.how == ending.how:  # whoever it was that ended it
+            kept = replace(kept, answered=True)
+        return kept if kept != own else None
+
+    def prolonged(self, own: Receipt, keep: int, now: int) -> Receipt:
+        """A run of the job went on until now: copies of its message may come as long after it as after any other."""
+        return replace(own, until=max(own.until, now + keep))
+
+    def may_free(self, claimant: Claimant, entry: Kept, anyway: bool) -> bool:
+        if entry.state == "queued" and anyway and entry.owner == claimant.owner:
+            return True
+        return entry.state in ("queued", "running") and self.is_newest(claimant, entry)
+
+    def ended(self, state: State, ending: Ending, entry: Kept, now: int) -> Kept:
+        keep = micros(ending.keep_for)
+        return Kept(
+            state=state,
+            owner=entry.owner,
+            attempt="",
+            token=entry.token,
+            since=now,
+            until=now + max(keep, micros(ending.linger)),
+            keep=keep,
+            payload=entry.payload,
+            held_until=now + micros(ending.linger) if ending.linger else 0,
+            requeued_by=entry.requeued_by,
+            deaths=entry.deaths,
+            how=ending.how,
+            outcome=ending.outcome if state == "done" else None,
+            label=entry.label,
+            where=entry.where,
+        )
+
+    def receipt(self, claimant: Claimant, ending: Ending, entry: Kept | None, now: int) -> Receipt:
+        keep = micros(ending.keep_for)
+        if ending.how == "released":
+            keep = max(min(keep, RELEASE_MEMORY), micros(ending.repeat_for))
+        return Receipt(
+            owner=claimant.owner,
+            attempt=claimant.attempt,
+            how=ending.how,
+            token=entry.token if entry else 0,
+            at=now,
+            until=now + keep,
+            outcome=ending.outcome,
+            answered=ending.answered,
+        )
+
+    def told_before(self, claimant: Claimant, ending: Ending, own: Receipt | None) -> Step[bool]:
+        """The answer to a verb that was carried out before and whose reply was lost."""
+        if own is None or own.attempt != claimant.attempt or ending.how not in (own.how, "released"):
+            return Step(False)
+        if ending.answered and not own.answered and own.how == ending.how:
+            return Step(True, None, replace(own, answered=True))
+        return Step(True)
+
+    # -- by hand -------------------------------------------------------------------------------------------------
+
+    def forget(self, entry: Kept | None, token: int, now: int) -> Step[bool]:
+        if entry is None or token not in (0, entry.token):
+            return Step(False)
+        free = Kept(
+            "free", "", "", entry.token, now, now + entry.keep, entry.keep, label=entry.label, where=entry.where
+        )
+        return Step(True, free)
+
+
+def micros(seconds: float) -> int:
+    return round(seconds * MICROS)
+
+
+def token_of(claimant: Claimant) -> int:
+    """The token the claimant knows of; 0 for one that settles for a dead process and knows the attempt alone."""
+    return claimant.token if isinstance(claimant, (Lease, Held)) else 0
+
+
+def stamp_of(entry: Kept) -> str:
+    """Changes with each grant of the key and with each copy that is named."""
+    return f"{entry.token}:{entry.copy_until}"
+
+
+def seen(key: str, entry: Kept, now: int) -> Entry:
+    """The entry as `get` and `scan` show it."""
+    return Entry(
+        key=key,
+        state=entry.state,
+        owner=entry.owner,
+        attempt=entry.attempt,
+        token=entry.token,
+        since=entry.since / MICROS,
+        remaining=(entry.until - now) / MICROS,
+        starts=entry.starts,
+        copies=entry.copies,
+        payload=entry.payload,
+        how=entry.how,
+        outcome=entry.outcome,
+        unended=tuple((owner, payload) for owner, _, payload in entry.deaths),
+        label=entry.label,
+        where=entry.where,
+    )
+
+
+def _starts_of(owner: str, entry: Kept | None) -> int:
+    return next((starts for name, starts, _ in entry.deaths if name == owner), 0) if entry else 0
+
+
+def _lease(key: str, entry: Kept) -> Lease:
+    return Lease(
+        key,
+        entry.owner,
+        entry.attempt,
+        token=entry.token,
+        state="queued" if entry.state == "queued" else "running",
+        starts=entry.starts,
+        took_over=entry.took_over,
+    )
+
+
+def _held(key: str, entry: Kept, now: int, publish: bool) -> Held:
+    ends = entry.until if entry.state in ("queued", "running") else entry.held_until
+    return Held(
+        key,
+        entry.owner,
+        # Who finds an entry queued may mark it; with the attempt of a running one a bystander could end its lease.
+        entry.attempt if entry.state == "queued" else "",
+        token=entry.token,
+        state=entry.state,
+        since=entry.since / MICROS,
+        remaining=(ends - now) / MICROS,
+        payload=entry.payload,
+        publish=publish,
+    )
+
+
+def _as_answered_before(ask: Claim, own: Receipt, entry: Kept | None, now: int) -> Held | Completed:
+    """The job has ended; who asks again because the reply was lost is answered in the same words."""
+    if own.attempt == ask.attempt and own.how == "skipped":
+        return _held_as_told_before(ask, own, entry, now)
+    if own.attempt == ask.attempt and own.twin:
+        return _completed_by_twin(ask.key, own)
+    return _completed(ask.key, own)
+
+
+def _held_as_told_before(ask: Claim, own: Receipt, entry: Kept | None, now: int) -> Held:
+    if entry is not None and entry.token == own.token and entry.state == "running":
+        return _held(ask.key, entry, now, False)
+    return Held(ask.key, own.twin, "", token=own.token, state="running", since=own.at / MICROS, remaining=0.0)
+
+
+def _completed(key: str, receipt: Receipt) -> Completed:
+    return Completed(
+        key=key,
+        owner=receipt.owner,
+        how=receipt.how,
+        token=receipt.token,
+        at=receipt.at / MICROS,
+        outcome=receipt.outcome,
+        twin=receipt.twin,
+        answered=receipt.answered,
+    )
+
+
+def _completed_by_twin(key: str, joined: Receipt) -> Completed:
+    return replace(_completed(key, joined), owner=joined.twin, twin="")
+
+
+def _completed_by_entry(key: str, entry: Kept) -> Completed:
+    return Completed(
+        key=key,
+        owner=entry.owner,
+        how=entry.how or "succeeded",
+        token=entry.token,
+        at=entry.since / MICROS,
+        outcome=entry.outcome,
+        payload=entry.payload,
+    )

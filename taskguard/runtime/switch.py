@@ -1,0 +1,47 @@
+"""The off switch, for tests: calls go out and bodies run as if nothing were guarded.
+
+`TASKGUARD_OFF=1` switches a whole process off, `unguarded()` a block of a test. The store is not asked. A body that
+wants a fence still has one, of its own: see `taskguard.engine.unguarded`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from taskguard.errors import ConfigurationError
+
+VARIABLE = "TASKGUARD_OFF"
+
+_logger = logging.getLogger("taskguard")
+_blocks = 0
+"""How many blocks have switched it off. Of the process and not of a thread: a test's worker may be another thread."""
+_told = False
+
+
+def is_off() -> bool:
+    global _told
+    if _blocks > 0:
+        return True
+    value = os.environ.get(VARIABLE, "")
+    if value in ("", "0"):
+        return False
+    if value != "1":
+        raise ConfigurationError(f"{VARIABLE}={value!r} is not known; write 1 to guard nothing, 0 to guard as usual")
+    if not _told:
+        _told = True
+        _logger.warning("%s=1: this process guards nothing, which is for tests only", VARIABLE)
+    return True
+
+
+@contextmanager
+def unguarded() -> Iterator[None]:
+    """Nothing is guarded in this process while the block runs."""
+    global _blocks
+    _blocks += 1
+    try:
+        yield
+    finally:
+        _blocks -= 1
