@@ -434,11 +434,11 @@ def test_what_is_written_for_the_log_leaves_every_verb_synced(path: Path):
 
 
 def test_threads_and_forks_at_once_leave_children_and_file_sound(path: Path):
-    store, stop, failures = SQLiteStore(path), threading.Event(), []
+    store, stop, failures = SQLiteStore(path, timeout=20), threading.Event(), []
 
     def work(name: str) -> None:
         try:
-            while not stop.is_set():
+            while not stop.wait(0.01):  # as above: the children must have their turn
                 lease = claimed(store, name, name)
                 assert store.renew([(lease, 60)]) == [True]
                 assert store.release(lease, Ending(keep_for=60))
