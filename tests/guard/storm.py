@@ -94,7 +94,7 @@ class Rounds:
 
 
 def main(url: str, verb: str, fate: str, signals: str, seconds: str) -> dict[str, Any]:
-    faulthandler.dump_traceback_later(float(seconds) + 45, exit=True)
+    faulthandler.dump_traceback_later(float(seconds) + 75, exit=True)
     logging.disable(logging.CRITICAL)
     guard = Guard(url, namespace=uuid4().hex, patience=10, listeners=[], history=False)
     rounds, storm = Rounds(guard, verb), Storm(int(signals))

@@ -17,6 +17,6 @@ def test_a_signal_handler_or_a_finalizer_may_use_the_guard(
     kind: str, how: str, request: pytest.FixtureRequest, tmp_path: Path
 ):
     command = [sys.executable, "-m", "tests.guard.handlers", url_of(kind, request, tmp_path), how, "3"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
 
     assert done.returncode == 0, done.stderr

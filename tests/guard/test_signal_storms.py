@@ -23,7 +23,7 @@ def url_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
 
 def weather(*arguments: object) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.guard.storm", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=float(str(arguments[-1])) + 60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=float(str(arguments[-1])) + 90)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 

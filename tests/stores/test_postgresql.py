@@ -130,7 +130,7 @@ def _that_wait_for(blocker: psycopg.Connection, admin: psycopg.Connection) -> in
     """How many sessions wait for a lock of *blocker*, or behind one that does."""
     [[waiting]] = admin.execute(
         "WITH RECURSIVE behind (pid) AS ("
-        " SELECT %s UNION SELECT activity.pid FROM behind, pg_stat_activity AS activity"
+        " SELECT %s::int UNION SELECT activity.pid FROM behind, pg_stat_activity AS activity"
         " WHERE behind.pid = ANY (pg_blocking_pids(activity.pid)))"
         " SELECT count(*) - 1 FROM behind",
         [blocker.info.backend_pid],

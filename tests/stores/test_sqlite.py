@@ -350,12 +350,13 @@ print(type(store.claim(ask("child", "two"))).__name__, flush=True)
 
 
 def test_a_fork_while_another_thread_is_in_a_transaction_leaves_the_child_free(path: Path):
-    store = SQLiteStore(path)
+    store = SQLiteStore(path, timeout=20)
     claimed(store, "parent", "warm")
     stop = threading.Event()
 
     def busy() -> None:
-        while not stop.is_set():
+        # With pauses: between processes SQLite's waiting is not fair, and one that never pauses starves the other.
+        while not stop.wait(0.01):
             store.renew([(claimed(store, uuid4().hex, uuid4().hex), 60)])
 
     thread = threading.Thread(target=busy)
@@ -448,11 +449,11 @@ def test_what_is_written_for_the_log_leaves_every_verb_synced(path: Path):
 
 
 def test_threads_and_forks_at_once_leave_children_and_file_sound(path: Path):
-    store, stop, failures = SQLiteStore(path), threading.Event(), []
+    store, stop, failures = SQLiteStore(path, timeout=20), threading.Event(), []
 
     def work(name: str) -> None:
         try:
-            while not stop.is_set():
+            while not stop.wait(0.01):  # as above: the children must have their turn
                 lease = claimed(store, name, name)
                 assert store.renew([(lease, 60)]) == [True]
                 assert store.release(lease, Ending(keep_for=60))
