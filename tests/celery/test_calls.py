@@ -55,7 +55,7 @@ def test_every_spelling_and_every_way_of_one_call_is_one_key():
 
 
 @pytest.mark.parametrize("task_id", ["x" * 5000, "a\0b", "\ud800", 7], ids=lambda given: ascii(given)[:12])
-def test_an_id_that_no_store_can_keep_is_refused_at_the_call(task_id: Any):
+def test_a_task_id_that_no_store_can_keep_is_refused_at_the_call(task_id: Any):
     app = make_app()
 
     @guarded(app)

@@ -20,7 +20,6 @@ from taskguard.rq import CallInfo, GuardedQueue, singleton_task
 from taskguard.rq.note import read, written
 from taskguard.rq.outcomes import QueueOutcomes
 from taskguard.rq.owner import job_id_of, owner_of, shown
-from taskguard.store import Claimant
 from tests.rq import jobs
 from tests.rq.scene import OURS, ROOT, Scene
 
@@ -170,14 +169,6 @@ def test_what_is_no_function_is_refused():
     for what in (generator, Shop, "default"):
         with pytest.raises(ConfigurationError):
             singleton_task(what)
-
-
-def test_listeners_are_told(scene: Scene):
-    events: list[Any] = []
-    made = singleton_task(listeners=[events.append])(with_options.__wrapped__).taskguard
-    made.guard(scene.connection).tell("released", Claimant("k", "o", "a"))
-
-    assert [event.kind for event in events] == ["released"]
 
 
 # -- the small parts ---------------------------------------------------------------------------------------------------

@@ -33,3 +33,15 @@ def test_each_scenario_runs_somewhere():
 @pytest.mark.parametrize("queue_name", [CELERY, RQ])
 def test_the_files_of_one_queue_say_why_they_are_not_scenarios(queue_name: str):
     assert sorted(OWN[queue_name]) == sorted(path.stem for path in (HERE.parent / queue_name).glob("test_*.py"))
+
+
+def test_no_fact_of_both_queues_is_tested_beside_the_scenarios():
+    """A test of the same name in both directories is a fact that both have: it belongs here."""
+    named = [_tests_in(HERE.parent / queue_name) for queue_name in (CELERY, RQ)]
+
+    assert sorted(named[0] & named[1]) == []
+
+
+def _tests_in(directory: Path) -> set[str]:
+    found = [node for path in directory.glob("test_*.py") for node in ast.walk(ast.parse(path.read_text()))]
+    return {node.name for node in found if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
