@@ -517,7 +517,7 @@ class TestHeaders:
 
 
 class TestOnDone:
-    def test_the_stored_outcome_is_the_answer(self):
+    def test_the_outcome_of_an_eager_call_is_the_answer(self):
         app = make_app()
 
         @guarded(app, on_done="reuse_success", keep_for=60)
@@ -533,7 +533,7 @@ class TestOnDone:
         assert (again.taskguard.owner, again.taskguard.state) == (first.id, "done")
         assert sent(app) == []
 
-    def test_a_failure_is_the_answer_where_that_is_wanted(self):
+    def test_the_failure_of_an_eager_call_is_the_answer_where_that_is_wanted(self):
         app = make_app()
 
         @guarded(app, on_done="reuse", keep_for=60)
@@ -545,7 +545,7 @@ class TestOnDone:
             fail.delay(1).get(timeout=1)
         assert fail.delay(1).status == "FAILURE"
 
-    def test_a_failure_runs_again_with_reuse_success(self):
+    def test_the_failure_of_an_eager_call_runs_again_with_reuse_success(self):
         app = make_app()
 
         @guarded(app, on_done="reuse_success", keep_for=60)

@@ -93,14 +93,6 @@ def test_reject_and_requeue_of_a_job_that_was_acknowledged_early_frees_its_key(s
     scene.next_call_runs("early")
 
 
-def test_a_retry_keeps_the_key_meanwhile(scene):
-    first = scene.call(then="retry slowly")
-    scene.begun()
-    assert scene.call().id == first.id
-    first.get(timeout=20)
-    assert scene.runs == 2
-
-
 def test_a_retry_that_is_not_thrown(scene):
     result = scene.call(then="retry and return", value="second")
     assert result.get(timeout=20) in ("first", "second")  # as without a guard: both are stored, in any order

@@ -1,4 +1,4 @@
-"""What is settled for a job by somebody who does not run it: its process is gone, or its queue has given it up."""
+"""Who may end a job: not one whose key another has; and somebody else, once its process is gone or it is given up."""
 
 from __future__ import annotations
 
@@ -56,3 +56,27 @@ def test_a_job_that_is_ended_while_it_is_queued_has_its_receipt(queue: Queue):
     assert end_queued(guard, entry.key, entry.owner, REVOKED)
     assert isinstance(guard.ask(guard.new_claim(entry.key, entry.owner, policy))[1], Completed)
     assert isinstance(guard.ask(guard.new_claim(entry.key, "another", policy))[1], Lease)
+
+
+# -- by itself, when another one has its key -------------------------------------------------------------------------
+
+
+def test_a_body_whose_end_is_refused_has_not_finished(queue: Queue):
+    """Another job took its key while it ran, after a pause say: its own end counts for nothing, and it runs again."""
+    holders: list[Lease] = []
+
+    def lose() -> str:
+        if holders:
+            return "again"
+        assert function.guard.store.forget(function.key(1))
+        holders.append(function.hold())
+        return "refused"
+
+    function = queue.function(lose, on_lost="continue", on_conflict="wait")
+    call = function.call(1)
+    queue.work(1)
+    assert queue.outcome(call).status == "queued" and queue.live() == [holders[0].owner]
+    function.free(holders[0])
+    queue.work()
+
+    assert queue.outcome(call).value == "again" and len(queue.ran) == 2
