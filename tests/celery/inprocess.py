@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 from celery import Celery
@@ -76,6 +78,23 @@ def deliver_message(app: Celery, message: Any) -> Any:
     facts = {"retries": 0, "is_eager": False, "delivery_info": delivery_info, **message.headers, **(embed or {})}
     facts |= {"args": args, "kwargs": kwargs}
     return build_tracer(task.name, task, app=app)(message.headers["id"], args, kwargs, facts)
+
+
+def request_of(task: Any, message: Any) -> Any:
+    """What a worker's parent process makes of a message."""
+    delivered = SimpleNamespace(
+        headers={"lang": "py", **message.headers},
+        payload=message.payload,
+        body=json.dumps(message.payload).encode(),
+        content_type="application/json",
+        content_encoding="utf-8",
+        delivery_info={},
+        properties={"reply_to": "", "correlation_id": message.headers["id"]},
+        ack_log_error=lambda *_: None,
+        reject_log_error=lambda *_: None,
+    )
+    nothing = lambda *_: None  # noqa: E731
+    return task.Request(delivered, app=task.app, task=task, on_ack=nothing, on_reject=nothing)
 
 
 def ours_of(message: Any) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def test_every_spelling_and_every_way_of_one_call_is_one_key():
 
 
 @pytest.mark.parametrize("task_id", ["x" * 5000, "a\0b", "\ud800", 7], ids=lambda given: ascii(given)[:12])
-def test_an_id_that_no_store_can_keep_is_refused_at_the_call(task_id: Any):
+def test_a_task_id_that_no_store_can_keep_is_refused_at_the_call(task_id: Any):
     app = make_app()
 
     @guarded(app)
@@ -518,7 +518,7 @@ class TestHeaders:
 
 
 class TestOnDone:
-    def test_the_stored_outcome_is_the_answer(self):
+    def test_the_outcome_of_an_eager_call_is_the_answer(self):
         app = make_app()
 
         @guarded(app, on_done="reuse_success", keep_for=60)
@@ -534,7 +534,7 @@ class TestOnDone:
         assert (again.taskguard.owner, again.taskguard.state) == (first.id, "done")
         assert sent(app) == []
 
-    def test_a_failure_is_the_answer_where_that_is_wanted(self):
+    def test_the_failure_of_an_eager_call_is_the_answer_where_that_is_wanted(self):
         app = make_app()
 
         @guarded(app, on_done="reuse", keep_for=60)
@@ -546,7 +546,7 @@ class TestOnDone:
             fail.delay(1).get(timeout=20)
         assert fail.delay(1).status == "FAILURE"
 
-    def test_a_failure_runs_again_with_reuse_success(self):
+    def test_the_failure_of_an_eager_call_runs_again_with_reuse_success(self):
         app = make_app()
 
         @guarded(app, on_done="reuse_success", keep_for=60)

@@ -267,7 +267,7 @@ class TestRefused:
         with pytest.raises(ConfigurationError, match="order"):
             guarded(make_app(), key="order")(lambda a: a)
 
-    def test_a_coroutine(self):
+    def test_a_coroutine_is_refused(self):
         async def later(a):
             return a
 
@@ -412,18 +412,6 @@ class TestInstall:
         install(app)
         with pytest.raises(ConfigurationError, match="in use"):
             install(app, queued_for=3)
-
-    def test_listeners_are_told(self):
-        app = make_app()
-        told = []
-        install(app, listeners=[told.append])
-
-        @guarded(app)
-        def add(a):
-            return a
-
-        add.delay(1), add.delay(1)
-        assert [event.kind for event in told] == ["claimed", "duplicate"]
 
     def test_what_was_given_wins_over_the_configuration(self):
         app = make_app(taskguard_queued_for=5, taskguard_republish_after=6)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -14,7 +13,6 @@ from celery import chain, chord, group
 from celery.exceptions import MaxRetriesExceededError, SoftTimeLimitExceeded, TaskRevokedError, TimeLimitExceeded
 from kombu.exceptions import EncodeError
 
-from taskguard import DuplicateTaskError, WaitTimeoutError
 from tests.celery.conftest import FLEETS
 from tests.celery.fleet import Fleet
 from tests.celery.haste import ENVIRONMENT as HASTE
@@ -50,32 +48,6 @@ def scene(shared: Any, request: Any, monkeypatch: Any) -> Scene:
 
 
 # -- how a body ends ---------------------------------------------------------------------------------------------
-
-
-def test_success(scene):
-    result = scene.call(value=42)
-    assert result.get(timeout=20) == 42
-    assert scene.state() == "done"
-    assert scene.entry().owner == result.id
-    scene.next_call_runs()
-
-
-def test_failure(scene):
-    result = scene.call(then="fail")
-    with pytest.raises(TroubleError):
-        result.get(timeout=20)
-    assert scene.state() == "free"
-    scene.next_call_runs()
-
-
-def test_failure_that_is_kept(scene):
-    result = scene.call("reused", then="fail")
-    with pytest.raises(TroubleError):
-        result.get(timeout=20)
-    assert scene.state("reused") == "done"
-    with pytest.raises(TroubleError):
-        scene.call("reused", then="fail").get(timeout=20)
-    assert scene.runs == 1
 
 
 def test_a_result_that_cannot_be_written_is_a_failure_here_too(scene):
@@ -119,31 +91,6 @@ def test_reject_and_requeue_of_a_job_that_was_acknowledged_early_frees_its_key(s
     scene.ledger.wait_for("requeued", task_id=result.id)
     scene.wait_for_state("free", name="early")
     scene.next_call_runs("early")
-
-
-def test_retry(scene):
-    result = scene.call(then="retry once", value=5)
-    assert result.get(timeout=20) == 5
-    assert [line["retries"] for line in scene.begun(2)] == [0, 1]
-    tokens = [line["token"] for line in scene.begun(2)]
-    assert tokens[0] < tokens[1]
-    assert [line["starts"] for line in scene.begun(2)] == [1, 1]  # a retry is not a death
-    assert scene.state() == "done"
-
-
-def test_a_retry_never_starts_beside_the_body_that_asked_for_it(scene):
-    result = scene.call(then="retry slowly", value=5)
-    assert result.get(timeout=20) == 5
-    assert scene.runs == 2
-    assert not scene.overlaps
-
-
-def test_a_retry_keeps_the_key_meanwhile(scene):
-    first = scene.call(then="retry slowly")
-    scene.begun()
-    assert scene.call().id == first.id
-    first.get(timeout=20)
-    assert scene.runs == 2
 
 
 def test_a_retry_that_is_not_thrown(scene):
@@ -241,7 +188,7 @@ def test_revoked_with_terminate(scene):
     assert not scene.overlaps
 
 
-def test_expired(scene):
+def test_an_expired_job_is_told_as_revoked(scene):
     moment = datetime.now(timezone.utc) + timedelta(seconds=1)
     result = scene.call(expires=moment, countdown=2)
     if scene.fleet.rabbitmq is None:  # RabbitMQ drops it by itself, and nobody is told
@@ -311,7 +258,7 @@ def test_another_copy_of_the_first_message_of_a_job_that_joined_does_not_run(sce
     assert repr(second.get(timeout=20, propagate=False)) == repr(result)
 
 
-def test_a_joined_job_fails_as_its_twin_does(scene):
+def test_a_job_that_was_published_beside_its_twin_fails_as_that_does(scene):
     scene.call(then="fail", gate=scene.key)
     scene.begun()
     second = scene.call(task_id=f"second-{scene.key}")
@@ -321,7 +268,7 @@ def test_a_joined_job_fails_as_its_twin_does(scene):
     assert scene.runs == 1
 
 
-def test_a_joined_job_takes_the_place_of_a_twin_that_ended_with_nothing(scene):
+def test_a_job_that_was_published_beside_its_twin_takes_its_place_if_that_was_ignored(scene):
     scene.call(then="ignore", gate=scene.key)
     scene.begun()
     second = scene.call(value="mine", task_id=f"second-{scene.key}")
@@ -342,46 +289,6 @@ def test_a_job_that_nobody_waits_for_is_dropped(scene):
     assert scene.runs == 1
 
 
-def test_raise_at_the_worker(scene):
-    first = scene.call("raises_at_run", gate=scene.key, value=1)
-    scene.begun()
-    second = scene.call("raises_at_run")
-    with pytest.raises(DuplicateTaskError) as caught:
-        second.get(timeout=20)
-    assert caught.value.owner == first.id
-    scene.gate.open(scene.key)
-    assert first.get(timeout=20) == 1
-
-
-def test_wait_runs_all_of_them_one_at_a_time(scene):
-    results = [scene.call("waits", value=n) for n in range(4)]
-    assert sorted(result.get(timeout=30) for result in results) == [0, 1, 2, 3]
-    assert scene.runs == 4
-    assert not scene.overlaps
-
-
-def test_wait_ends_when_its_time_is_over(scene):
-    scene.call("impatient", gate=scene.key)
-    scene.begun()
-    second = scene.call("impatient")
-    with pytest.raises(WaitTimeoutError):
-        second.get(timeout=20)
-    scene.gate.open(scene.key)
-
-
-def test_run_once_more(scene):
-    first = scene.call("more", gate=scene.key, value=1)
-    scene.begun()
-    second, third, fourth = (scene.call("more", value=n) for n in (2, 3, 3))
-    assert third.id == fourth.id
-    scene.gate.open(scene.key)
-    assert first.get(timeout=20) == 1
-    assert third.get(timeout=30) == 3
-    assert second.get(timeout=30) == 3  # it was replaced by newer arguments
-    assert [line["value"] for line in scene.begun(2)] == [1, 3]
-    assert not scene.overlaps
-
-
 def test_the_newest_arguments_are_the_last_to_run(scene):
     first = scene.call("more", gate=scene.key, value=1)
     scene.begun()
@@ -393,29 +300,6 @@ def test_the_newest_arguments_are_the_last_to_run(scene):
     assert scene.begun(2)[-1]["value"] == 3
 
 
-def test_one_queued_one_running(scene):
-    first = scene.call("one_and_one", gate=scene.key, value=1)
-    scene.begun()
-    second = scene.call("one_and_one", value=2)
-    third = scene.call("one_and_one", value=3)
-    assert first.id != second.id == third.id
-    scene.gate.open(scene.key)
-    assert first.get(timeout=20) == 1
-    assert second.get(timeout=20) == 2
-    assert scene.runs == 2
-    assert not scene.overlaps
-
-
-def test_hold_queued_frees_the_key_when_the_body_starts(scene):
-    first = scene.call("while_queued", gate=scene.key, value=1)
-    scene.begun()
-    second = scene.call("while_queued", value=2)
-    assert second.id != first.id
-    assert second.get(timeout=20) == 2
-    scene.gate.open(scene.key)
-    assert first.get(timeout=20) == 1
-
-
 def test_hold_running_keeps_bodies_apart(scene):
     first = scene.call("while_running", gate=scene.key, value=1)
     scene.begun()
@@ -425,33 +309,6 @@ def test_hold_running_keeps_bodies_apart(scene):
     scene.gate.open(scene.key)
     assert first.get(timeout=20) == second.get(timeout=20) == 1
     assert scene.runs == 1
-
-
-def test_enforce_false_runs_everything(scene):
-    first = scene.call("counted", gate=scene.key, value=1)
-    scene.begun()
-    second = scene.call("counted", value=2)
-    assert second.get(timeout=20) == 2
-    scene.gate.open(scene.key)
-    assert first.get(timeout=20) == 1
-
-
-def test_a_publisher_without_the_code_leaves_the_claim_to_the_worker(scene):
-    from celery import Celery
-
-    stranger = Celery("stranger", set_as_current=False)
-    stranger.conf.update(json.loads(scene.fleet._environment["TASKGUARD_TEST_SETTINGS"]))
-    first = stranger.send_task("job", (scene.key,), {"gate": scene.key, "value": 1})
-    scene.begun()
-    assert scene.entry().owner == first.id
-    second = scene.call(value=2)
-    assert second.id == first.id
-    third = stranger.send_task("job", kwargs={"key": scene.key})
-    scene.fleet.workers[0].wait_for_log(f"owner {third.id}, running by {first.id}")
-    scene.gate.open(scene.key)
-    assert third.get(timeout=20) == first.get(timeout=20) == 1
-    assert scene.runs == 1
-    stranger.close()
 
 
 # -- canvas ------------------------------------------------------------------------------------------------------

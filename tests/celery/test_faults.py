@@ -10,7 +10,6 @@ import pytest
 import redis
 from celery import chord
 
-from taskguard import TooManyStartsError
 from taskguard.guard import PATIENCE as PATIENCE_OF_WORKERS
 from tests.celery.accidents import ENVIRONMENT as ACCIDENT
 from tests.celery.haste import ENVIRONMENT as HASTE
@@ -22,10 +21,6 @@ from tests.servers import Proxy, require
 from tests.waiting import wait_until
 
 REDIS_AND_RABBITMQ = pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
-
-
-def conf_for(broker: str) -> dict[str, Any]:
-    return dict(QUICK_REDELIVERY) if broker == "redis" else {}
 
 
 # -- shutting down -----------------------------------------------------------------------------------------------
@@ -77,21 +72,6 @@ def test_a_cold_shutdown_frees_the_key_of_a_job_that_was_acknowledged_early(make
 # -- killed ------------------------------------------------------------------------------------------------------
 
 
-@REDIS_AND_RABBITMQ
-def test_a_killed_child(make_scene, broker):
-    scene = make_scene(broker=broker)
-    worker = scene.fleet.start_worker(environment=HASTE)
-    result = scene.call(gate="gate", value=1)  # its lease is 30 seconds: nobody waits for that here
-    first = scene.begun()[0]
-    worker.kill_child(first["pid"])
-    second = scene.begun(2)[1]
-    assert second["starts"] == 2
-    assert first["token"] < second["token"]
-    scene.gate.open()
-    assert result.get(timeout=20) == 1
-    scene.next_call_runs()
-
-
 def test_a_killed_child_of_a_task_that_acknowledges_early(make_scene):
     scene = make_scene()
     worker = scene.fleet.start_worker(environment=HASTE)
@@ -100,42 +80,6 @@ def test_a_killed_child_of_a_task_that_acknowledges_early(make_scene):
     scene.wait_for_state("free", name="early")
     scene.gate.open()
     scene.next_call_runs("early")
-
-
-@pytest.mark.parametrize("broker", [pytest.param("redis", marks=needs_quick_redelivery), "rabbitmq"])
-def test_a_killed_worker(make_scene, broker):
-    scene = make_scene(broker=broker, conf=conf_for(broker))
-    worker = scene.fleet.start_worker()
-    result = scene.call("short", gate="gate", value=1)
-    first = scene.begun()[0]
-    worker.kill()
-    scene.fleet.start_worker()
-    second = scene.begun(2)[1]
-    assert first["token"] < second["token"]
-    assert second["starts"] == 2
-    scene.gate.open()
-    assert result.get(timeout=20) == 1
-    assert scene.runs == 2
-
-
-def test_a_job_that_kills_its_worker_every_time_fails_and_the_fleet_lives(make_scene):
-    scene = make_scene()
-    scene.fleet.start_worker(environment=HASTE)
-    result = scene.call(then="die")
-    with pytest.raises(TooManyStartsError):
-        result.get(timeout=40)
-    assert scene.runs == 3
-    assert scene.state() == "free"
-    scene.next_call_runs()
-
-
-def test_at_most_once(make_scene):
-    scene = make_scene()
-    scene.fleet.start_worker(environment=HASTE)
-    result = scene.call("once", then="die")
-    with pytest.raises(TooManyStartsError):
-        result.get(timeout=20)
-    assert scene.runs == 1
 
 
 @pytest.mark.safety
@@ -154,17 +98,6 @@ def test_a_worker_killed_between_the_end_of_the_body_and_the_ack(make_scene, mom
     assert scene.runs == 1
     assert scene.ledger.count("begin", key=f"{scene.key}-2") == 1
     assert scene.ledger.count("begin", key="total") == 1
-
-
-@needs_quick_redelivery
-def test_a_worker_killed_between_the_claim_and_the_body(make_scene):
-    scene = make_scene(conf=dict(QUICK_REDELIVERY))
-    worker = scene.fleet.start_worker(environment={ACCIDENT: "after the claim"})
-    result = scene.call("short", value=3)
-    worker.wait_until_gone()
-    scene.fleet.start_worker()
-    assert result.get(timeout=30) == 3
-    assert scene.begun()[0]["starts"] == 2
 
 
 # -- delivered twice ---------------------------------------------------------------------------------------------
@@ -247,35 +180,6 @@ def test_a_stopped_worker_that_wakes_while_another_runs_its_job_which_is_then_ki
     scene.gate.open("first")
     assert result.get(timeout=20) == 1
     assert third["token"] > scene.begun(2)[1]["token"] > first["token"]
-
-
-@needs_quick_redelivery
-def test_a_stopped_worker_is_told_and_its_outcome_is_refused(make_scene):
-    scene = make_scene(conf=dict(QUICK_REDELIVERY))
-    for _ in range(2):
-        scene.fleet.start_worker()
-    result = scene.call("short", gate="gate", value="mine")
-    first = scene.begun()[0]
-    one, _ = by_child(scene, first["pid"])
-    one.pause()
-    second = scene.begun(2)[1]
-    one.resume()
-    scene.ledger.wait_for("failed", key=scene.key, error="LeaseLostError", pid=first["pid"])
-    scene.gate.open()
-    assert result.get(timeout=20) == "mine"
-    assert second["token"] > first["token"]
-    assert scene.entry("short").token == second["token"]
-    assert scene.ledger.count("end", key=scene.key) == 1
-    assert "lost: short" in one.log()
-
-
-def test_a_job_that_loses_its_lease_every_time_is_stopped(make_scene):
-    scene = make_scene()
-    scene.fleet.start_worker()
-    result = scene.call("too_long", then="clean up slowly")
-    with pytest.raises(TooManyStartsError):
-        result.get(timeout=40)
-    assert [line["starts"] for line in scene.begun(2)] == [1, 2]
 
 
 def by_child(scene: Scene, pid: int) -> tuple[Any, Any]:

@@ -18,7 +18,6 @@ from tests.celery.marks import needs_quick_redelivery
 from tests.celery.scene import Scene
 from tests.celery.settings import QUICK_REDELIVERY
 from tests.servers import require
-from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -26,16 +25,6 @@ def scene(make_scene: Any) -> Scene:
     scene = make_scene()
     scene.fleet.start_worker(environment=HASTE)
     return scene
-
-
-def test_hold_at_least_keeps_others_out_after_the_end(scene):
-    first = scene.call("lingers", value=1)
-    assert first.get(timeout=20) == 1
-    second = scene.call("lingers", value=2)
-    assert second.taskguard.duplicate
-    wait_until(lambda: not scene.call("lingers", value=3).taskguard.duplicate)
-    first_run, second_run = scene.begun(2)
-    assert second_run["at"] - first_run["at"] > 2  # the first began some time after its claim
 
 
 @needs_quick_redelivery

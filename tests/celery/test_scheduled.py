@@ -83,7 +83,7 @@ def away(*args: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("chosen", ["fail", "run_unguarded"])
-def test_the_store_goes_away_before_it_hears_that_a_slot_is_skipped(chosen, monkeypatch):
+def test_a_slot_whose_skipping_the_store_cannot_hear_of_is_put_back_whatever_was_chosen(chosen, monkeypatch):
     task = make_plain(lambda: None, taskguard_on_store_error=chosen)
     entry = every(3600, overlap="skip")
     store = guarding_of(task.app).guard.store

@@ -163,20 +163,6 @@ def test_how_a_slot_ended_is_remembered_for_longer_than_its_message_can_come_bac
     assert guarding_of(app).keep_of(every(1).slot(SLOT.at).note()) == 24 * 3600
 
 
-@pytest.mark.parametrize(("how", "told"), [("failed", "failed"), ("revoked", "released")])
-def test_the_end_of_a_job_whose_process_is_gone_is_told_as_what_it_is(how: Any, told: str):
-    app, events = make_app(MemoryStore()), []
-    task = singleton_task(app, name="settled", shared=False)(body)
-    guard = task.taskguard.guarding.calls
-    guard.listeners.add(events.append)
-    request = request_of(task)
-    attempt = request._request_dict[ATTEMPT]
-    guard.ask(guard.new_claim(task.taskguard.key(), SLOT.job_id, task.taskguard.policy, attempt=attempt), tell=False)
-    request._taskguard.settle(how, WorkerLostError("gone"))
-    assert [event.kind for event in events] == [told]
-    assert task.taskguard.get().state == "free"
-
-
 def test_a_silent_store_does_not_stop_the_parent(make_scene):
     with closing(require("redis-8")) as store, Proxy(store.port) as proxy:
         scene = make_scene(conf={"taskguard_store": proxy.url(store.url)})

@@ -114,7 +114,7 @@ def _make(name: str, **options: Any) -> Any:
 job_ = _make("job_")
 short = _make("short", lease=1.5)
 stubborn = _make("stubborn", lease=1.5, on_lost="continue")
-brief = _make("brief", lease=1, hold_at_most=1.5)
+too_long = _make("too_long", lease=1, hold_at_most=1, max_starts=2)
 unsure = _make("unsure", lease=1, on_lost="abort_if_unsure")
 waits = _make("waits", on_conflict="wait", lease=3)
 impatient = _make("impatient", on_conflict="wait", wait_up_to=1, lease=3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
@@ -18,7 +17,7 @@ from rq.job import Callback, Job
 from taskguard import ConfigurationError, PayloadMismatchError
 from taskguard.rq import GuardedQueue
 from tests.rq import jobs
-from tests.rq.scene import OURS, PLAIN, Scene, mostly_ours
+from tests.rq.scene import OURS, PLAIN, Scene
 from tests.waiting import wait_until
 
 # -- duplicates --------------------------------------------------------------------------------------------------------
@@ -37,16 +36,6 @@ def test_every_spelling_of_one_call_is_one_key(scene: Scene, name: str):
     assert again.id == first.id
 
 
-def test_a_publisher_without_the_code_leaves_the_claim_to_the_worker(scene: Scene, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delitem(sys.modules, "tests.rq.jobs")
-    monkeypatch.delattr("tests.rq.jobs")
-    job = scene.queue.enqueue("tests.rq.jobs.job_", scene.key, value=5)
-
-    assert "tests.rq.jobs" not in sys.modules and scene.state() is None
-    scene.start_worker()
-    assert scene.result(job) == 5 and scene.state() == "done"
-
-
 @pytest.mark.parametrize("kind", [OURS, PLAIN])
 def test_jobs_of_a_plain_queue_are_guarded_when_they_run(scene: Scene, kind: str):
     queue = Queue(scene.queue.name, connection=scene.connection)
@@ -63,7 +52,7 @@ def test_jobs_of_a_plain_queue_are_guarded_when_they_run(scene: Scene, kind: str
     assert scene.runs == 1
 
 
-def test_an_id_that_no_store_can_keep_is_refused_at_the_call(scene: Scene):
+def test_a_job_id_that_no_store_can_keep_is_refused_at_the_call(scene: Scene):
     with pytest.raises(ConfigurationError, match="job_id.*5000 bytes"):
         scene.call(job_id="x" * 5000)
     with pytest.raises(ConfigurationError, match="job_id.*5000 bytes"):
@@ -271,7 +260,7 @@ def test_a_guarded_function_called_directly_is_a_call(scene: Scene):
     assert inner["token"] == scene.begun()[0]["token"]  # the fence of the job around it
 
 
-def test_a_coroutine(scene: Scene):
+def test_a_coroutine_runs(scene: Scene):
     scene.start_worker()
     job = scene.call("awaited", then=9)
 
@@ -280,36 +269,6 @@ def test_a_coroutine(scene: Scene):
 
 
 # -- on_conflict -------------------------------------------------------------------------------------------------------
-
-
-def test_raise_at_the_worker(scene: Scene):
-    scene.start_worker()
-    scene.start_worker()
-    one = scene.call("raises_at_run", gate="gate")
-    scene.begun()
-    two = scene.call("raises_at_run")
-    scene.wait_for_status(two, "failed")
-
-    assert "DuplicateTaskError" in two.latest_result().exc_string
-    scene.open()
-    scene.wait_for_status(one, "finished")
-    assert scene.runs == 1
-
-
-@mostly_ours
-def test_wait_runs_all_of_them_one_at_a_time(scene: Scene, kind: str):
-    scene.start_worker(kind)
-    scene.start_worker(kind)
-    called = [scene.call("waits", gate="gate", value=n) for n in range(3)]
-    assert len({job.id for job in called}) == 3
-    scene.begun()
-    scene.passes(4.5)  # longer than a lease: those that wait were put back
-    assert scene.runs == 1
-    scene.open()
-
-    assert sorted(scene.result(job) for job in called) == [0, 1, 2]
-    assert scene.runs == 3 and not scene.overlaps
-    assert all(not scene.fetch(job).number_of_retries for job in called)
 
 
 def test_a_job_that_waits_gives_other_jobs_their_turn(scene: Scene):
@@ -323,35 +282,6 @@ def test_a_job_that_waits_gives_other_jobs_their_turn(scene: Scene):
 
     assert scene.result(other) == "had its turn"
     assert scene.runs == 1
-
-
-def test_wait_up_to(scene: Scene):
-    scene.start_worker()
-    scene.start_worker()
-    one = scene.call("impatient", gate="gate")
-    scene.begun()
-    two = scene.call("impatient")
-    scene.wait_for_status(two, "failed")
-
-    assert "WaitTimeoutError" in two.latest_result().exc_string
-    scene.open()
-    scene.wait_for_status(one, "finished")
-
-
-def test_run_once_more(scene: Scene):
-    scene.start_worker()
-    scene.start_worker()
-    first = scene.call("more", gate="gate", value=1)
-    scene.begun()
-    second = scene.call("more", value=2)
-    third = scene.call("more", value=3)
-    fourth = scene.call("more", value=3)
-
-    assert len({first.id, second.id, third.id}) == 3 and fourth.id == third.id
-    scene.open()
-    assert scene.result(third) == 3
-    assert scene.result(second) == 3  # it was replaced by newer arguments, and ends as that one does
-    assert [line["value"] for line in scene.begun(2)] == [1, 3] and not scene.overlaps
 
 
 def test_run_once_more_takes_arguments_that_no_key_could_be_made_of(scene: Scene):
@@ -370,22 +300,7 @@ def test_what_tells_two_calls_apart_is_the_same_for_the_caller_and_the_worker(sc
     assert at_worker.payload == scene.note(claimed).payload
 
 
-def test_a_joined_job_fails_as_its_twin_does(scene: Scene):
-    scene.start_worker()
-    scene.start_worker()
-    one = scene.call("while_running", then="fail", gate="gate")
-    scene.begun()
-    two = scene.call("while_running")
-    scene.wait_for_duplicate(two)
-    scene.open()
-    scene.wait_for_status(one, "failed")
-    scene.wait_for_status(two, "failed")
-
-    assert "EarlierFailureError" in two.latest_result().exc_string
-    assert "TroubleError" in two.latest_result().exc_string and scene.runs == 1
-
-
-def test_a_joined_job_takes_the_place_of_a_twin_that_ended_with_nothing(scene: Scene):
+def test_a_joined_job_takes_the_place_of_a_twin_whose_worker_was_killed(scene: Scene):
     worker = scene.start_worker()
     one = scene.call("while_running", gate="gate")
     scene.begun()
@@ -399,33 +314,6 @@ def test_a_joined_job_takes_the_place_of_a_twin_that_ended_with_nothing(scene: S
 
 
 # -- hold --------------------------------------------------------------------------------------------------------------
-
-
-def test_hold_queued_lets_the_next_in_when_the_body_starts(scene: Scene):
-    first = scene.call("while_queued", gate="gate")
-    assert scene.call("while_queued").id == first.id
-    scene.start_worker()
-    scene.start_worker()
-    scene.begun()
-    second = scene.call("while_queued", gate="gate")
-
-    assert second.id != first.id
-    scene.begun(2)
-    assert scene.call("while_queued").id not in (first.id, second.id)
-    scene.open()
-
-
-def test_one_queued_one_running(scene: Scene):
-    scene.start_worker()
-    scene.start_worker()
-    first = scene.call("one_and_one", gate="gate", value=1)
-    scene.begun()
-    second = scene.call("one_and_one", value=2)
-    third = scene.call("one_and_one", value=3)
-
-    assert second.id != first.id and third.id == second.id
-    scene.open()
-    assert scene.result(second) == 2 and scene.runs == 2 and not scene.overlaps
 
 
 # -- on_done, idempotency_key, enforce ---------------------------------------------------------------------------------
@@ -493,18 +381,6 @@ def test_an_idempotency_key_takes_arguments_that_no_key_could_be_made_of(scene: 
         scene.call(value=1, **options)
     scene.burst()
     assert scene.status(first) == "finished"
-
-
-def test_enforce_false_only_counts(scene: Scene):
-    scene.start_worker()
-    scene.start_worker()
-    scene.call("counted", gate="gate")
-    scene.begun()
-    scene.call("counted", gate="gate")
-    begun = scene.begun(2)
-
-    assert len({line["job_id"] for line in begun}) == 2 and all(line["token"] for line in begun)
-    scene.open()
 
 
 @pytest.mark.faults  # the guard asks for ten seconds each time; in short it is in test_store_away.py

@@ -17,7 +17,6 @@ from rq.serializers import DefaultSerializer, JSONSerializer
 from taskguard import ConfigurationError, Fence, current_fence
 from taskguard.engine.envelope import Envelope
 from taskguard.protocol.outcomes import NotKept
-from taskguard.protocol.store import Claimant
 from taskguard.rq import CallInfo, GuardedQueue, singleton_task
 from taskguard.rq.job_metadata import read, written
 from taskguard.rq.outcomes import QueueOutcomes
@@ -205,14 +204,6 @@ def test_what_is_no_function_is_refused():
     for what in (generator, Shop, "default"):
         with pytest.raises(ConfigurationError):
             singleton_task(what)
-
-
-def test_listeners_are_told(scene: Scene):
-    events: list[Any] = []
-    made = singleton_task(listeners=[events.append])(with_options.__wrapped__).taskguard
-    made.guard(scene.connection).tell("released", Claimant("k", "o", "a"))
-
-    assert [event.kind for event in events] == ["released"]
 
 
 # -- the small parts ---------------------------------------------------------------------------------------------------

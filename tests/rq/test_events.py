@@ -38,42 +38,6 @@ def _seen_long_ago(scene: Scene, job: Any) -> None:
 
 
 @both_workers
-def test_finished(scene: Scene, kind: str):
-    job = scene.call(value=42, gate="gate")
-    assert scene.state() == "queued"
-    scene.start_worker(kind)
-    [begin] = scene.begun()
-    assert scene.state() == "running" and begin["token"] == scene.entry().token
-    scene.open()
-
-    assert scene.result(job) == 42
-    assert scene.state() == "done" and scene.entry().how == "succeeded"
-    scene.next_call_runs()
-
-
-@both_workers
-def test_failed(scene: Scene, kind: str):
-    scene.start_worker(kind)
-    job = scene.call(then="fail")
-    scene.wait_for_status(job, "failed")
-
-    assert scene.state() == "free"
-    assert "TroubleError" in job.latest_result().exc_string
-    scene.next_call_runs()
-
-
-@both_workers
-def test_a_failure_that_is_reused(scene: Scene, kind: str):
-    scene.start_worker(kind)
-    job = scene.call("reused", then="fail")
-    scene.wait_for_status(job, "failed")
-    again = scene.call("reused")
-
-    assert again.id == job.id and again.taskguard.state == "done"
-    assert scene.state("reused") == "done" and scene.runs == 1
-
-
-@both_workers
 def test_a_body_that_exits_has_failed(scene: Scene, kind: str):
     scene.start_worker(kind)
     job = scene.call(then="exit")
@@ -96,20 +60,6 @@ def test_the_time_of_the_job_is_over(scene: Scene, kind: str):
 
 
 # -- again -------------------------------------------------------------------------------------------------------------
-
-
-@both_workers
-def test_retry(scene: Scene, kind: str):
-    scene.start_worker(kind)
-    scene.start_worker(kind)
-    job = scene.call(then="fail once slowly", retry=Retry(max=2), value="second")
-
-    assert scene.result(job) == "second"
-    first, second = scene.begun(2)
-    assert scene.runs == 2 and not scene.overlaps
-    assert second["token"] > first["token"]
-    assert second["starts"] == 1  # a retry is no death of a worker
-    assert first["fenced"] == second["fenced"] == job.id
 
 
 def test_a_job_that_waits_for_its_retry_is_still_a_twin(scene: Scene):
@@ -279,18 +229,6 @@ def test_deleted(scene: Scene):
     assert scene.result(taken) == "instead" and scene.runs == 1
 
 
-def test_expired(scene: Scene):
-    expired = scene.call(ttl=1)
-    entry = scene.entry()
-    assert entry.remaining <= 1  # a queued entry never outlives its job
-    wait_until(lambda: scene.queue.fetch_job(expired.id) is None, what="the end of its ttl")
-
-    assert scene.state() == "free"
-    taken = scene.call(value="instead")
-    scene.start_worker()
-    assert scene.result(taken) == "instead" and scene.runs == 1
-
-
 def test_deferred(scene: Scene):
     parent = scene.call(key=f"{scene.key}-parent", gate="gate")
     job = scene.call(depends_on=parent, value="child")
@@ -357,15 +295,6 @@ def test_a_killed_horse(scene: Scene):
     scene.next_call_runs()
 
 
-def test_a_killed_horse_of_a_job_with_retries(scene: Scene):
-    scene.start_worker(OURS)
-    job = scene.call(then="die once", retry=Retry(max=2), value="second")
-
-    assert scene.result(job, within=20) == "second"  # and not after its lease of half a minute
-    first, second = scene.begun(2)
-    assert (first["starts"], second["starts"]) == (1, 2) and second["token"] > first["token"]
-
-
 def test_a_killed_horse_of_a_plain_worker(scene: Scene):
     scene.start_worker(PLAIN)
     job = scene.call("short", then="die")
@@ -384,24 +313,6 @@ def test_a_killed_horse_of_a_plain_worker_and_retries(scene: Scene):
     first, second = scene.begun(2)
     assert (first["starts"], second["starts"]) == (1, 2)
     assert second["at"] - first["at"] > 1
-
-
-def test_a_job_that_kills_its_horse_every_time_fails(scene: Scene):
-    scene.start_worker(OURS)
-    job = scene.call(then="die", retry=Retry(max=10))
-    scene.wait_for_status(job, "failed", within=30)
-
-    assert scene.runs == 3  # max_starts
-    assert "TooManyStartsError" in job.latest_result().exc_string
-    assert scene.state() == "free"
-
-
-def test_at_most_once(scene: Scene):
-    scene.start_worker(OURS)
-    job = scene.call("once", then="die", retry=Retry(max=3))
-    scene.wait_for_status(job, "failed")
-
-    assert scene.runs == 1
 
 
 def test_the_horse_of_a_killed_worker_ends_its_job(scene: Scene):
@@ -433,22 +344,6 @@ def test_an_abandoned_job(scene: Scene, kind: str):
     scene.next_call_runs("short")
 
 
-@pytest.mark.parametrize("kind", [HASTY, HASTY_OURS])
-def test_an_abandoned_job_with_retries(scene: Scene, kind: str):
-    worker = scene.start_worker(kind)
-    job = scene.call("short", gate="gate", retry=Retry(max=1), value="second")
-    scene.begun()
-    worker.kill_all()
-    scene.open()
-    scene.passes(3)
-    scene.find_abandoned()
-    scene.start_worker(kind)
-
-    assert scene.result(job) == "second"
-    first, second = scene.begun(2)
-    assert (first["starts"], second["starts"]) == (1, 2) and second["token"] > first["token"]
-
-
 def test_an_abandoned_job_whose_horse_goes_on(scene: Scene):
     """RQ enqueues it again while its first body still runs: never beside it."""
     worker = scene.start_worker(HASTY_OURS)
@@ -466,18 +361,6 @@ def test_an_abandoned_job_whose_horse_goes_on(scene: Scene):
     assert scene.result(job) == "first"
     scene.passes(2)
     assert scene.runs == 1 and scene.status(job) == "finished"
-
-
-def test_a_worker_killed_between_the_end_of_the_body_and_the_result(scene: Scene):
-    job = scene.call(retry=Retry(max=1), value="kept", on_success=Callback(jobs.told))
-    scene.start_worker("tests.rq.workers.DiesAfterTheBody").wait()
-    assert scene.status(job) == "started" and scene.state() == "done"
-    scene.passes(3)
-    scene.find_abandoned()
-    scene.start_worker(OURS)
-
-    assert scene.result(job) == "kept"
-    assert scene.runs == 1
 
 
 def test_stuck_in_the_intermediate_queue(scene: Scene):

@@ -12,7 +12,7 @@ from rq import Retry
 from rq.job import Callback
 
 from tests.rq import jobs, slow
-from tests.rq.scene import OURS, PLAIN, Scene, mostly_ours
+from tests.rq.scene import OURS, PLAIN, Scene
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
@@ -146,16 +146,6 @@ def test_the_key_is_freed_by_hand_and_the_body_is_told(scene: Scene):
     scene.open()
 
     assert scene.result(job) == "again"  # nobody else has it: it is put back, not lost
-
-
-@mostly_ours
-def test_a_body_that_holds_longer_than_it_may_is_not_run_for_ever(scene: Scene, kind: str):
-    scene.start_worker(kind)
-    job = scene.call("brief", gate="never")
-    scene.wait_for_status(job, "failed", within=30)
-
-    assert scene.runs == 3 and [line["starts"] for line in scene.begun(3)] == [1, 2, 3]
-    assert "TooManyStartsError" in job.latest_result().exc_string
 
 
 # -- Redis -------------------------------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def test_work_that_is_queued_at_celery_is_not_done_by_rq(both: tuple[Scene, Modu
 # -- a caller's own key -----------------------------------------------------------------------------------------------
 
 
-def test_an_idempotency_key_stands_for_one_function_only(both: tuple[Scene, ModuleType]):
+def test_an_idempotency_key_stands_for_one_function_only_at_either_queue(both: tuple[Scene, ModuleType]):
     """Two functions that share their keys: the outcome of one is no answer to a call of the other."""
     scene, module = both
     scene.queue.enqueue(module.charge, scene.key, idempotency_key="order")

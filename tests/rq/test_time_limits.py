@@ -13,7 +13,7 @@ from tests.rq.scene import Scene
 
 
 @pytest.mark.parametrize(("retry", "state", "status"), [(None, "free", "failed"), (1, "done", "finished")])
-def test_a_job_whose_time_is_over_before_it_has_the_answer_to_its_claim(
+def test_a_job_whose_alarm_rings_before_it_has_the_answer_to_its_claim(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, retry: int | None, state: str, status: str
 ):
     """Whether the key was granted is not known to it: so it says that it is over, and its retry need not wait."""

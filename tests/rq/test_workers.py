@@ -11,7 +11,6 @@ from rq.job import Callback
 
 from taskguard.protocol.store import Lease
 from taskguard.rq.guarding import Settings
-from taskguard.rq.owner import owner_of
 from taskguard.rq.settle import settle_for
 from taskguard.schedule.running import claim_of
 from tests.rq import jobs
@@ -154,23 +153,6 @@ def test_over_every_way_to_reach_redis(make_scene: Any, way: str):
         scene.burst()
 
         assert scene.result(job) == "kept" and scene.runs == 1
-
-
-@pytest.mark.parametrize(("is_stopped", "told"), [(False, "failed"), (True, "released")])
-@pytest.mark.parametrize("has_begun", [False, True])
-def test_the_end_of_a_job_whose_process_is_gone_is_told_as_what_it_is(
-    scene: Scene, is_stopped: bool, told: str, has_begun: bool
-):
-    job, guarded = scene.call(), jobs.job_.taskguard
-    events: list[Any] = []
-    guard = guarded.guard(scene.connection, scene.queue.serializer)
-    if has_begun:
-        claim = guard.new_claim(guarded.key(scene.key), owner_of(job.id, None), guarded.policy, attempt="gone")
-        assert isinstance(guard.store.claim(claim), Lease)
-    guard.listeners.add(events.append)
-    settle_for(scene.fetch(job), guarded, "gone" if has_begun else "", is_stopped=is_stopped)
-
-    assert [event.kind for event in events] == [told] and scene.state() == "free"
 
 
 def test_a_slot_whose_process_is_gone_waits_as_long_as_any_other_job_for_its_retry(scene: Scene):

@@ -21,6 +21,7 @@ from uuid import uuid4
 import pytest
 import redis
 import rq
+from billiard.exceptions import WorkerLostError
 from celery.exceptions import Reject, SoftTimeLimitExceeded
 from rq.cron import CronJob
 from rq.job import Job
@@ -29,7 +30,7 @@ import taskguard.rq
 from taskguard import StoreUnavailableError
 from taskguard.celery import install, settings
 from taskguard.celery.guarding import guarding_of
-from taskguard.celery.headers import envelope_in, with_envelope
+from taskguard.celery.headers import ATTEMPT, envelope_in, with_envelope
 from taskguard.celery.scheduled import make_aware
 from taskguard.engine.envelope import Envelope
 from taskguard.guard import Guard
@@ -40,10 +41,11 @@ from taskguard.rq.guarding import guard_on
 from taskguard.rq.job_metadata import read, written
 from taskguard.rq.owner import owner_of
 from taskguard.rq.publishing import Publisher
+from taskguard.rq.settle import settle_for
 from taskguard.schedule.entry import Slot
 from taskguard.stores.memory import MemoryStore
 from taskguard.stores.redis import RedisStore
-from tests.celery.inprocess import deliver_message, guarded, make_app, sent
+from tests.celery.inprocess import deliver_message, guarded, make_app, request_of, sent
 
 CELERY, RQ = "celery", "rq"
 LONGEST_WORK = 20
@@ -206,6 +208,10 @@ class Queue(ABC):
     @abstractmethod
     def envelope(self, call: Any) -> Envelope:
         """What travels with the job now."""
+
+    @abstractmethod
+    def process_is_gone(self, function: Function, call: Any, *, has_begun: bool, is_stopped: bool) -> None:
+        """A worker settles a job whose process died, or that somebody stopped; its body had begun, or had not."""
 
     # -- the store -------------------------------------------------------------------------------------------------
 
@@ -391,6 +397,16 @@ class CeleryQueue(Queue):
     def _envelope(self, message: Any) -> Envelope:
         return envelope_in(message.headers, message.headers["id"])
 
+    def process_is_gone(self, function: Function, call: Any, *, has_begun: bool, is_stopped: bool) -> None:
+        self._messages()
+        request = request_of(function.task, self._first[call.id])
+        if has_begun:
+            claim = function.guard.new_claim(
+                function.key(1), call.id, function.taskguard.policy, attempt=request._request_dict[ATTEMPT]
+            )
+            assert isinstance(function.guard.store.claim(claim), Lease)
+        request._taskguard.settle("revoked" if is_stopped else "failed", WorkerLostError("gone"))
+
     @property
     def guard(self) -> Guard:
         return guarding_of(self.app).guard
@@ -525,6 +541,15 @@ class RQQueue(Queue):
 
     def write(self, job: Job, envelope: Envelope) -> None:
         self.connection.hset(job.key, NOTE, written(envelope))
+
+    def process_is_gone(self, function: Function, call: Any, *, has_begun: bool, is_stopped: bool) -> None:
+        if has_begun:
+            claim = function.guard.new_claim(
+                function.key(1), self.owner(call), function.taskguard.policy, attempt="gone"
+            )
+            assert isinstance(function.guard.store.claim(claim), Lease)
+        job = Job.fetch(call.id, self.connection)
+        settle_for(job, function.taskguard, "gone" if has_begun else "", is_stopped=is_stopped)
 
     @property
     def guard(self) -> Guard:

@@ -50,6 +50,17 @@ def test_a_leftover_copy_of_a_refused_job_does_not_run(queue: Queue, options: di
     assert not queue.ran and queue.outcome(call).status == "failed"
 
 
+def test_raise_at_the_worker(queue: Queue):
+    function = queue.function(hold="running", on_conflict="raise")
+    holder = function.hold()
+    call = function.call(1)
+    queue.work()
+
+    error = queue.outcome(call).error
+    assert "DuplicateTaskError" in error and holder.owner in error and not queue.ran
+    assert queue.live() == [holder.owner]
+
+
 # -- how long it waits -----------------------------------------------------------------------------------------------
 
 
@@ -89,6 +100,20 @@ def test_a_job_waits_for_another_one_no_longer_than_told(queue: Queue, state: An
     queue.work(2)
 
     assert queue.outcome(call).error.count("WaitTimeoutError")
+
+
+def test_wait_up_to(queue: Queue):
+    function = queue.function(on_conflict="wait", wait_up_to=60)
+    function.hold()
+    call = function.call(1)
+    queue.work(1)
+    queue.later(50)
+    queue.work(1)
+    assert queue.outcome(call).status == "queued"
+    queue.later(20)  # on top of the others
+    queue.work(1)
+
+    assert "WaitTimeoutError" in queue.outcome(call).error and not queue.ran
 
 
 # -- what cannot wait ------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -62,23 +63,45 @@ def test_a_copy_that_joins_while_another_runs_is_put_back(queue: Queue):
     assert queue.entry(function.key(1)).owner == queue.owner(joiner)
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_job_ends_as_the_one_that_it_waited_for(queue: Queue, fails: bool):
-    """Nothing is claimed at the call, so both are in the queue; the second meets the first while that one runs."""
+def test_a_joined_job_gets_the_outcome_of_its_twin(queue: Queue):
+    holder, joiner = _meet(queue, lambda: "the holder's")
+
+    assert queue.outcome(joiner) == queue.outcome(holder) and queue.outcome(joiner).value == "the holder's"
+    assert queue.ran == ["first"]
+
+
+def test_a_joined_job_fails_as_its_twin_does(queue: Queue):
+    holder, joiner = _meet(queue, lambda: 1 // 0)
+
+    assert queue.outcome(joiner).status == queue.outcome(holder).status == "failed"
+    assert "ZeroDivisionError" in queue.outcome(joiner).error and queue.ran == ["first"]
+
+
+def test_a_joined_job_takes_the_place_of_a_twin_that_ended_with_nothing(queue: Queue):
+    function = queue.function(hold="running")
+    holder = function.hold()
+    joiner = function.call(1, "its own")
+    queue.work(1)
+    assert queue.outcome(joiner).status == "queued" and queue.envelope(joiner).join == holder.owner
+    function.free(holder)
+    queue.work()
+
+    assert queue.outcome(joiner).value == "its own"
+
+
+def _meet(queue: Queue, body: Callable[[], Any]) -> tuple[Any, Any]:
+    """Two jobs of one key; nothing is claimed at the call, so the second one meets the first while that one runs."""
     met = []
 
-    def meet() -> str:
+    def meet() -> Any:
         if not met:
             met.append(function.leave(1, "second"))
             queue.work(1)
             assert queue.outcome(met[0]).status == "queued"
-        return str(1 // (not fails))
+        return body()
 
     function = queue.function(meet, hold="running")
     holder = function.leave(1, "first")
     queue.work(1)
     queue.work()
-
-    assert queue.ran == ["first"]
-    assert queue.outcome(met[0]).status == queue.outcome(holder).status == ("failed" if fails else "finished")
-    assert queue.outcome(met[0]).value == queue.outcome(holder).value
+    return holder, met[0]

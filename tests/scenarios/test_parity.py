@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,16 @@ def test_each_scenario_runs_somewhere():
 @pytest.mark.parametrize("queue_name", [CELERY, RQ])
 def test_the_files_of_one_queue_say_why_they_are_not_scenarios(queue_name: str):
     assert sorted(OWN[queue_name]) == sorted(path.stem for path in (HERE.parent / queue_name).glob("test_*.py"))
+
+
+def test_a_fact_has_one_place():
+    """A test of one name in two of the directories is a fact of both queues: it belongs here, and only here."""
+    named = [_tests_in(HERE), *(_tests_in(HERE.parent / queue_name) for queue_name in (CELERY, RQ))]
+    twice = Counter(name for names in named for name in names)
+
+    assert sorted(name for name, places in twice.items() if places > 1) == []
+
+
+def _tests_in(directory: Path) -> set[str]:
+    found = [node for path in directory.glob("test_*.py") for node in ast.walk(ast.parse(path.read_text()))]
+    return {node.name for node in found if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}

@@ -16,6 +16,7 @@ from taskguard import (
 from taskguard.protocol.store import Ending
 from taskguard.rq.outcomes import QueueOutcomes
 from tests.scenarios.queues import CELERY, RQ, Queue
+from tests.waiting import wait_until
 
 DAY = 86400
 UNREADABLE = {
@@ -83,6 +84,14 @@ def test_a_place_is_held_no_longer_than_queued_for_and_than_the_job_lasts(queue:
     function.call(1, lasts=lasts)
 
     assert queue.entry(function.key(1)).remaining == pytest.approx(held_for, abs=5)
+
+
+def test_listeners_are_told(queue: Queue):
+    events: list[Any] = []
+    function = queue.function(listeners=[events.append])
+    function.call(1), function.call(1)
+
+    assert [event.kind for event in events] == ["claimed", "duplicate"]
 
 
 def test_enforce_false_counts_and_publishes(queue: Queue):
@@ -206,6 +215,18 @@ def test_the_outcome_of_the_other_queue_that_cannot_be_read(queue: Queue):
     queue.work()
 
     assert "OutcomeNotKeptError" in queue.outcome(left).error and not queue.ran
+
+
+def test_hold_at_least_keeps_others_out_after_the_end(queue: Queue):
+    function = queue.function(hold_at_least=0.5)
+    first = function.call(1, "first")
+    queue.work()
+    assert queue.outcome(first).value == "first"
+    assert function.call(1, "second").taskguard.duplicate
+    wait_until(lambda: not function.call(1, "third").taskguard.duplicate, timeout=10)
+    queue.work()
+
+    assert queue.ran == ["first", "third"]
 
 
 # -- one more --------------------------------------------------------------------------------------------------------

@@ -47,12 +47,12 @@ def test_a_retry_keeps_the_key_meanwhile(queue: Queue, way: str):
 @each_way
 def test_a_retry_has_a_higher_token_and_is_no_death(queue: Queue, way: str):
     body = Body(queue, way)
-    queue.function(body, **queue.retries(1)).call(1)
+    call = queue.function(body, **queue.retries(1)).call(1)
     queue.work()
     first, second = body.fences
 
     assert first.token < second.token and [first.starts, second.starts] == [1, 1]
-    assert first.idempotency_key == second.idempotency_key
+    assert first.idempotency_key == second.idempotency_key and first.idempotency_key.startswith(call.id)
 
 
 @each_way
