@@ -85,10 +85,35 @@ def _let_it_be_answered(it: CeleryDelivery) -> None:
 
     If there is no mark after a while, the process that had the job died in between.
     """
+    if it.request.is_eager:
+        return
     envelope = it.envelope
-    if not envelope.unanswered and not it.request.is_eager:
+    if not envelope.unanswered:
         envelope = envelope._replace(unanswered=True, rounds=ROUNDS_TO_ANSWER + 1)
         it.defer_as(envelope, "has ended, and may just be being answered")
+    reserved_for = _reserved_for(it)
+    if reserved_for > 0:
+        it.defer_as(
+            envelope, "has ended, and a worker that may have died has reserved the callback of its chord", reserved_for
+        )
+
+
+def _reserved_for(it: CeleryDelivery) -> float:
+    """Seconds for which only the worker that saw the last part of the chord can publish its callback.
+
+    Celery 5.7 keeps that in Redis, and nobody publishes it if that worker dies and its message comes again meanwhile:
+    Celery takes the end of this job for one that has been counted, and it is not told of it again.
+    """
+    backend = it.task.backend
+    if not it.request.chord or not hasattr(type(backend), "_chord_claim_extend_script"):
+        return 0.0
+    name = backend.get_key_for_group(it.request.group, ".c")
+    try:
+        reserved_by, milliseconds = backend.client.pipeline().get(name).pttl(name).execute()
+        return 0.0 if reserved_by in (b"done", "done") else float(milliseconds) / 1000
+    except Exception as error:  # whatever the backend's driver raises: the answer goes to it too, and may be refused
+        _logger.warning("%s: cannot learn whether the callback of its chord is reserved: %s", it.name, error)
+        return 0.0
 
 
 def _is_about_to_go(it: CeleryDelivery, done: Completed) -> bool:

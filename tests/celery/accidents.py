@@ -15,7 +15,10 @@ ENVIRONMENT = "TASKGUARD_TEST_ACCIDENT"
 
 
 def prepare(app: Celery) -> None:
-    """Before a result or a failure is stored; after it, and before the acknowledgement; between claim and body."""
+    """Before a result or a failure is stored; after it, and before the acknowledgement; between claim and body.
+
+    Or where Celery has just reserved the callback of a chord for itself, and not yet published it.
+    """
     moment = os.environ.get(ENVIRONMENT)
     if moment == "before the result":
         _die_in(type(app.backend), "mark_as_done", before=True)
@@ -23,6 +26,8 @@ def prepare(app: Celery) -> None:
         _die_in(type(app.backend), "mark_as_failure", before=True)
     elif moment == "after the result":
         _die_in(type(app.backend), "mark_as_done", before=False)
+    elif moment == "before the callback of a chord":
+        _die_in(type(app.amqp), "_retry_publish", before=True)
     elif moment == "after the claim":
         from taskguard.celery.delivery import CeleryDelivery
 

@@ -14,7 +14,12 @@ from taskguard.guard import PATIENCE as PATIENCE_OF_WORKERS
 from tests.celery.accidents import ENVIRONMENT as ACCIDENT
 from tests.celery.haste import ENVIRONMENT as HASTE
 from tests.celery.haste import IMPATIENT, PATIENCE
-from tests.celery.marks import needs_gevent_that_terminates, needs_quick_redelivery, needs_quorum_queues
+from tests.celery.marks import (
+    needs_gevent_that_terminates,
+    needs_quick_redelivery,
+    needs_quorum_queues,
+    needs_reserved_callbacks,
+)
 from tests.celery.scene import Scene
 from tests.celery.settings import QUICK_REDELIVERY
 from tests.servers import Proxy, require
@@ -97,6 +102,22 @@ def test_a_worker_killed_between_the_end_of_the_body_and_the_ack(make_scene, mom
     wait_until(lambda: queued_messages(scene) == 0)
     assert scene.runs == 1
     assert scene.ledger.count("begin", key=f"{scene.key}-2") == 1
+    assert scene.ledger.count("begin", key="total") == 1
+
+
+@needs_quick_redelivery
+@needs_reserved_callbacks
+def test_a_worker_killed_when_it_has_reserved_the_callback_of_a_chord(make_scene):
+    """Celery lets nobody else publish it for some seconds, in which the message of the dead worker comes again."""
+    brief = {"result_chord_join_timeout": 1, "task_publish_retry": False, "broker_connection_timeout": 1}
+    scene = make_scene(conf=QUICK_REDELIVERY | brief)
+    worker = scene.fleet.start_worker(concurrency=1, environment={ACCIDENT: "before the callback of a chord"})
+    job = scene.job("short")
+    result = chord([job.s(scene.key, value=3), job.s(f"{scene.key}-2", value=4)], scene.fleet.tasks.total.s())()
+    worker.wait_until_gone()
+    scene.fleet.start_worker()
+    assert result.get(timeout=30) == 7
+    assert scene.runs == 1
     assert scene.ledger.count("begin", key="total") == 1
 
 

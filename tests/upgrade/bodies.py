@@ -13,6 +13,10 @@ import taskguard
 from taskguard import Fence
 from tests.bodies import DIRECTORY, Notes
 
+SETTINGS = "TASKGUARD_TEST_SETTINGS"
+"""The environment variable that holds the settings of Celery's application, as JSON."""
+ON_PURPOSE = "so that RQ retries it"
+"""What a body says that fails once."""
 RELEASE = os.environ.get("TASKGUARD_TEST_RELEASE", "new")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from celery import chord
 
 from tests.upgrade import bodies
-from tests.upgrade.celery_project import append, pay, refresh, total
+from tests.upgrade.celery_project import append, build, pay, refresh, sync, total
 
 KEYS = 6
 
@@ -28,9 +28,11 @@ def main() -> None:
             lambda n=number: call("pay", f"retried-{n}", pay, f"retried-{n}", 2),
             lambda n=number: call("pay", f"keyed-{n}", pay, f"keyed-{n}", idempotency_key=f"given-{n}"),
             lambda n=number: call("refresh", f"page-{n % KEYS}", refresh, f"page-{n % KEYS}"),
+            lambda n=number: call("sync", f"sync-{n % KEYS}", sync, f"sync-{n % KEYS}"),
+            lambda n=number: call("build", f"build-{n % KEYS}", build, f"build-{n % KEYS}", n),
             lambda n=number: call("append", f"file-{n % KEYS}", append, f"file-{n % KEYS}"),
         ]
-        if number % 3 == 0:
+        if number % 2 == 0:
             calls.append(lambda n=number: canvas(f"{bodies.RELEASE}-{n}", n))
         chance.shuffle(calls)
         for made in calls:
@@ -46,7 +48,7 @@ def call(kind: str, key: str, task: Any, *args: Any, **options: Any) -> None:
 
 def canvas(name: str, number: int) -> None:
     """Members whose key is called by others too, and twice by the chord itself: each has an id of its own."""
-    members = [pay.s(f"order-{number}"), pay.s(f"order-{number}"), pay.s(f"order-{number + 1}")]
+    members = [pay.s(f"order-{number}"), pay.s(f"order-{number}"), pay.s(f"order-{max(number - 1, 0)}")]
     result = chord(members, total.s(name))()
     bodies.note("called", kind="total", key=name, job=result.id)
     for member in result.parent.results:

@@ -12,10 +12,8 @@ from taskguard import Fence, current_fence
 from taskguard.celery import install, singleton_task
 from tests.upgrade import bodies
 
-SETTINGS = "TASKGUARD_TEST_SETTINGS"
-
 app = Celery("upgrade")
-app.conf.update(json.loads(os.environ.get(SETTINGS, "{}")))
+app.conf.update(json.loads(os.environ.get(bodies.SETTINGS, "{}")))
 install(app)
 
 OPTIONS: dict[str, Any] = {"lease": 2, "max_starts": 100, "shared": False, "bind": True}
@@ -43,6 +41,20 @@ def append(self: Any, file: str, *, fence: Fence) -> str:
     """Every call runs, one at a time."""
     bodies.work("append", file, self.request.id, fence)
     return file
+
+
+@singleton_task(app, name="sync", key="page", hold="one_queued_one_running", **OPTIONS)
+def sync(self: Any, page: str, *, fence: Fence) -> str:
+    """Each call is followed by a run that begins after it."""
+    bodies.work("sync", page, self.request.id, fence)
+    return page
+
+
+@singleton_task(app, name="build", key="page", on_conflict="run_once_more", **OPTIONS)
+def build(self: Any, page: str, number: int, *, fence: Fence) -> str:
+    """Likewise."""
+    bodies.work("build", page, self.request.id, fence)
+    return page
 
 
 @singleton_task(app, name="total", key="number", **OPTIONS)

@@ -18,10 +18,12 @@ import psutil
 
 from tests.bodies import DIRECTORY, ledger_of
 from tests.ledger import Ledger, Line, append
-from tests.upgrade.bodies import effects_of, make_tables
-from tests.upgrade.releases import RELEASES, Release, Releases, other
+from tests.upgrade.bodies import ON_PURPOSE, effects_of, make_tables
+from tests.upgrade.releases import RELEASES, ROOT, Release, Releases, other
 from tests.waiting import wait_until
 
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:\s.*\n)*\S.*")
+_OURS = re.compile(rf'File "({re.escape(str(ROOT))}|[^"]*/old)/taskguard/')
 FREE_TO_RUN_AGAIN = 2.0
 """Seconds after a body's last line in which its process may not have told the store of the end yet."""
 
@@ -110,13 +112,9 @@ class Fleet:
         return "\n".join([*lines, *(str(line) for line in self.ledger.lines() if job in str(line))])
 
     def tracebacks(self) -> list[str]:
-        """The end of each traceback in a log that goes through taskguard."""
-        found = []
-        for log in self._logs():
-            for text in re.findall(r"Traceback \(most recent call last\):\n(?:.*\n)+?(?=\S)\S.*", log.read_text()):
-                if "taskguard/" in text and "tests/upgrade" not in text.splitlines()[-3]:
-                    found.append(f"{log.name}: {text}")
-        return found
+        """Those in a log that go through taskguard, but for that of a body which fails on purpose."""
+        found = [f"{log.name}: {text}" for log in self._logs() for text in _TRACEBACK.findall(log.read_text())]
+        return [text for text in found if _OURS.search(text) and not text.endswith(ON_PURPOSE)]
 
     def effects(self, kind: str) -> list[tuple[str, str, float | None]]:
         with closing(effects_of(self.directory)) as database:

@@ -12,7 +12,7 @@ from rq.job import Retry
 
 from taskguard.rq import GuardedQueue
 from tests.upgrade import bodies
-from tests.upgrade.rq_project import append, pay, refresh, returns_retry
+from tests.upgrade.rq_project import append, build, pay, refresh, returns_retry, sync
 
 KEYS = 6
 
@@ -35,6 +35,8 @@ def main() -> None:
             lambda n=number: call("pay", f"keyed-{n}", pay, f"keyed-{n}", idempotency_key=f"given-{n}"),
             lambda n=number: call("refresh", f"page-{n % KEYS}", refresh, f"page-{n % KEYS}"),
             lambda n=number: call("returns_retry", f"again-{n % KEYS}", returns_retry, f"again-{n % KEYS}"),
+            lambda n=number: call("sync", f"sync-{n % KEYS}", sync, f"sync-{n % KEYS}"),
+            lambda n=number: call("build", f"build-{n % KEYS}", build, f"build-{n % KEYS}", n),
             lambda n=number: call("append", f"file-{n % KEYS}", append, f"file-{n % KEYS}"),
         ]
         chance.shuffle(calls)

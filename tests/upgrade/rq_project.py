@@ -51,7 +51,7 @@ def pay(order: str, fails: int = 0, *, fence: Fence) -> str:
         job.meta["failed"] = True
         job.save_meta()
         bodies.work("pay", order, job.id, fence, effect=False)
-        raise RuntimeError("once, so that RQ retries it")
+        raise RuntimeError(bodies.ON_PURPOSE)
     bodies.work("pay", order, job.id, fence)
     return order
 
@@ -79,6 +79,20 @@ def append(file: str, *, fence: Fence) -> str:
     """Every call runs, one at a time."""
     bodies.work("append", file, _job_id(), fence)
     return file
+
+
+@singleton_task(key="page", hold="one_queued_one_running", **OPTIONS)
+def sync(page: str, *, fence: Fence) -> str:
+    """Each call is followed by a run that begins after it."""
+    bodies.work("sync", page, _job_id(), fence)
+    return page
+
+
+@singleton_task(key="page", on_conflict="run_once_more", **OPTIONS)
+def build(page: str, number: int, *, fence: Fence) -> str:
+    """Likewise."""
+    bodies.work("build", page, _job_id(), fence)
+    return page
 
 
 @singleton_task(on_conflict="wait", **OPTIONS)  # the older release goes by this, and not by `overlap`

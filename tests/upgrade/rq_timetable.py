@@ -7,9 +7,9 @@ import os
 from taskguard.rq.cron import register
 from tests.upgrade import rq_project
 
-for function in (rq_project.tick, rq_project.plain_tick):
+for name in os.environ["TASKGUARD_TEST_TICKS"].split():
     register(
-        function,
+        getattr(rq_project, name),
         queue_name=os.environ["TASKGUARD_TEST_QUEUE"],
         interval=1,
         overlap="allow_all",
