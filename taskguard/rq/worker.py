@@ -2,7 +2,8 @@
 
 Any worker runs guarded jobs. This one adds what only the process around the horse can do: the key of a job whose horse
 was killed or stopped is settled at once, by the attempt that died, and not when its lease runs out; and a run that lost
-its lease, or a leftover copy of a job that has ended, writes nothing to the job.
+its lease, or a leftover copy of a job that has ended, writes nothing to the job. And it looks for jobs of workers that
+died, sooner than RQ does: see `abandoned.py`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -22,6 +24,8 @@ from rq.worker import BaseWorker
 
 from taskguard.history import flush_all
 from taskguard.rq import singleton_task  # noqa: F401 - so that no work horse has to import it
+from taskguard.rq.abandoned import EVERY as LOOKS_EVERY
+from taskguard.rq.abandoned import find_abandoned
 from taskguard.rq.delivery import ATTEMPT  # nor this
 from taskguard.rq.guarded_job import PutBack, is_scheduled_again, noted, noted_class
 from taskguard.rq.guarding import warm
@@ -39,6 +43,8 @@ class GuardedWorkerMixin(BaseWorker):
     """In front of any of RQ's worker classes."""
 
     _is_warm = False
+    _looks_at = 0.0
+    """When it next looks for jobs of workers that died, by the monotonic clock."""
     _performs = False
     """Whether a body runs in this very process, or has just ended there."""
 
@@ -104,6 +110,22 @@ class GuardedWorkerMixin(BaseWorker):
             job.put_back(queue, pipeline)  # type: ignore[attr-defined] # only a noted one returns this
             self.cleanup_execution(job, pipeline=pipeline)
             pipeline.execute()
+
+    # -- what others left behind -------------------------------------------------------------------------------------
+
+    @property
+    def should_run_maintenance_tasks(self) -> bool:
+        if super().should_run_maintenance_tasks:
+            return True
+        if is_off() or time.monotonic() < self._looks_at:  # it is asked before each job
+            return False
+        self._looks_at = time.monotonic() + LOOKS_EVERY
+        return find_abandoned(self.queues, self.name)
+
+    def dequeue_job_and_maintain_ttl(self, timeout: int | None, max_idle_time: int | None = None) -> Any:
+        # RQ asks whether there is maintenance to do when this is over: seven minutes later, if nothing is enqueued.
+        timeout = None if timeout is None else min(timeout, LOOKS_EVERY)
+        return super().dequeue_job_and_maintain_ttl(timeout, max_idle_time)
 
     # -- in the process around it ------------------------------------------------------------------------------------
 

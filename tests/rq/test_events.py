@@ -344,6 +344,46 @@ def test_an_abandoned_job(scene: Scene, kind: str):
     scene.next_call_runs("short")
 
 
+def test_the_job_of_a_killed_worker_and_horse_runs_again_within_its_lease_and_ten_seconds(scene: Scene):
+    """Under RQ's own settings: a heartbeat is good for a minute and a half, and maintenance comes every ten minutes."""
+    doomed = scene.start_worker(OURS)
+    job = scene.call("short", gate="gate", retry=Retry(max=1), value="second")
+    [first] = scene.begun()
+    scene.start_worker(OURS)
+    at = time.monotonic()
+    doomed.kill_all()
+    _, second = scene.begun(2)
+    print(f"back after {second['at'] - at:.1f} s")
+    assert second["at"] - at < jobs.short.taskguard.policy.lease + 10
+    assert second["starts"] == 2 and second["token"] > first["token"]
+    scene.open()
+    assert scene.result(job) == "second"
+
+
+def test_a_job_whose_horse_goes_on_is_not_taken_for_abandoned(scene: Scene):
+    doomed = scene.start_worker(OURS)
+    job = scene.call("short", gate="gate", retry=Retry(max=1), value="first")
+    scene.begun()
+    scene.start_worker(OURS)
+    doomed.kill()
+    scene.passes(8)  # some looks, and some leases
+    assert scene.status(job) == "started"
+    scene.open()
+    assert scene.result(job) == "first"
+    assert scene.runs == 1
+
+
+def test_a_job_without_retries_is_left_to_the_time_that_rq_takes(scene: Scene):
+    doomed = scene.start_worker(OURS)
+    job = scene.call("short", gate="gate")
+    scene.begun()
+    scene.start_worker(OURS)
+    doomed.kill_all()
+    scene.passes(8)
+    assert scene.status(job) == "started"  # its horse might only be stopped, and end it yet
+    assert scene.state("short") == "free"
+
+
 def test_an_abandoned_job_whose_horse_goes_on(scene: Scene):
     """RQ enqueues it again while its first body still runs: never beside it."""
     worker = scene.start_worker(HASTY_OURS)
