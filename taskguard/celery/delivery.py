@@ -260,10 +260,10 @@ class CeleryDelivery:
         return self._layers()[-1].conflict == "raise"
 
     def _return(self, effect: fx.Return) -> Any:
-        if self.guarded is not None and not self.held_back.calls:
+        if self.guarded is not None and effect.ended_as is not None:
             if effect.is_known and not self.message.ignores_result:
                 first_success.expect(self.task.backend, self.id)
-            self.note_end("succeeded")
+            self.note_end(effect.ended_as)
         return effect.value
 
     def defer(self, envelope: Envelope, why: str, within: float = float("inf")) -> NoReturn:

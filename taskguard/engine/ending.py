@@ -15,7 +15,9 @@ class Ending(Leaving):
         return _ENDS[ended.kind](self, ended)
 
     def _returned(self, ended: Ended) -> Effect:
-        return self.leave(Return(ended.value), own="complete", how="succeeded", outer="complete", matters=True)
+        return self.leave(
+            Return(ended.value, "succeeded"), own="complete", how="succeeded", outer="complete", matters=True
+        )
 
     def _failed(self, ended: Ended) -> Effect:
         assert ended.error is not None

@@ -210,7 +210,8 @@ class Leaving(Value):
         if not isinstance(step, Settle) or not step.matters or self.layers[-1].slot is not None:
             return self._next_step()
         if what == "run_unguarded":
-            self.then = Return(self.then.value, False) if isinstance(self.then, Return) else self.then
+            if isinstance(self.then, Return):
+                self.then.is_known = False
         elif what == "fail" or not self.facts.can_wait:
             self.then = Raise(error)
         else:
