@@ -184,10 +184,10 @@ class CeleryDelivery(Port):
     # -- last effects ----------------------------------------------------------------------------------------------
 
     def returned(self, effect: fx.Return) -> Any:
-        if self.guarded is not None and not self.calls:
-            self.note_end("succeeded")
+        if self.guarded is not None and effect.ended_as is not None:
             if effect.is_known and not self.message.ignores_result:
                 first_success.expect(self.task.backend, self.id)
+            self.note_end(effect.ended_as)
         return effect.value
 
     def fail(self, effect: fx.Raise) -> NoReturn:

@@ -161,6 +161,8 @@ class Return(Last):
     """The body returned, and its end is in the store."""
 
     value: Any
+    ended_as: How | None = None
+    """As of an error: a body that left its id to other work has returned, and the job has not succeeded."""
     is_known: bool = True
     """False if the store did not take the end, and the queue would rather go on without."""
 

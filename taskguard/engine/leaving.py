@@ -221,7 +221,8 @@ class Leaving(Value):
         if not isinstance(step, Settle) or not step.matters or self.layers[-1].slot is not None:
             return self._next_step()
         if what == "run_unguarded":
-            self.then = Return(value=self.then.value, is_known=False) if isinstance(self.then, Return) else self.then
+            if isinstance(self.then, Return):
+                self.then.is_known = False
         elif what == "fail" or not self.facts.can_wait:
             self.then = Raise(error=error)
         else:
@@ -266,7 +267,8 @@ class Leaving(Value):
         return _ENDS[ended.kind](self, ended)
 
     def _returned(self, ended: Ended) -> Effect:
-        return self.leave(Return(value=ended.value), own="complete", how="succeeded", outer="complete", matters=True)
+        then = Return(value=ended.value, ended_as="succeeded")
+        return self.leave(then, own="complete", how="succeeded", outer="complete", matters=True)
 
     def _failed(self, ended: Ended) -> Effect:
         assert ended.error is not None

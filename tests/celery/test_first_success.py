@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 from celery import states
+from celery.signals import after_task_publish
 
 from taskguard.celery import first_success
 
@@ -128,3 +129,27 @@ def test_another_delivery_answers_before_the_first_has_stored_its_success(app, j
     assert asleep and ran == [2]
     assert app.AsyncResult(job).result == 4
     assert not first_success._first
+
+
+def test_other_work_under_the_same_id_that_succeeds_first_keeps_its_result(app, job):
+    """As without a guard: the body sends other work under its own id, and returns when that has its result."""
+
+    @app.task(name="other", shared=False)
+    def other() -> str:
+        return "the other's"
+
+    def sends(self: Any, a: int) -> str:
+        other.apply_async(task_id=self.request.id)
+        return "mine"
+
+    def work_at_once(sender: str, **_: Any) -> None:
+        if sender == "other":
+            deliver(app.tasks["other"], job)
+
+    after_task_publish.connect(work_at_once)
+    try:
+        deliver(make_task(app, sends, bind=True, name="sends"), job, 1)
+    finally:
+        after_task_publish.disconnect(work_at_once)
+
+    assert app.AsyncResult(job).result == "the other's"

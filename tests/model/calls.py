@@ -9,8 +9,8 @@ from taskguard.engine.publisher import Answer as AnswerWith
 from taskguard.engine.publisher import Publish
 from taskguard.protocol.store import Lease
 from tests.model.machines import Hand
-from tests.model.shelf import NAMES, Answer, Ask, Holder, Shelf
 from tests.model.stage import ANSWERED_OTHERWISE, STALE_ACTED, Stage, Step, same_entry
+from tests.model.store import NAMES, Answer, Ask, Holder, Stored
 from tests.model.world import (
     ACCEPTED,
     ANSWERED,
@@ -43,6 +43,8 @@ class Calls:
 
     def steps(self, world: World) -> Iterator[Step]:
         for job, publisher in enumerate(world.publishers):
+            if self._stage.is_like_the_job_before(world, job):
+                continue
             phase = publisher.phase
             if phase in PUBLISHING:
                 yield from self._goes_on(world, job, publisher)
@@ -72,16 +74,16 @@ class Calls:
         stage = self._stage
         hand, attempt = stage.hand(publisher), stage.publisher_attempt(job)
         ask = Ask(job, attempt, stage.claim_number(hand))
-        answer, shelf = stage.store.claim(world.shelf, ask, world.newest)
+        answer, stored = stage.store.claim(world.stored, ask, world.newest)
         draft = Draft(world)
-        draft.shelf = shelf
+        draft.stored = stored
         broken = ""
         if answer.kind == "lease" and answer.token != publisher.token:
             broken = stage.granted(draft, world, ask, answer)
-        if answer.kind == "held" and (answer.attempt == attempt or (shelf.mover == attempt and not answer.publish)):
+        if answer.kind == "held" and (answer.attempt == attempt or (stored.mover == attempt and not answer.publish)):
             broken = ANSWERED_OTHERWISE
         label = f"publisher {NAMES[job]} claims: {told(answer)}"
-        if shelf is not world.shelf and not publisher.asked and stage.may(world, "lost"):
+        if stored is not world.stored and not publisher.asked and stage.may(world, "lost"):
             unheard = draft.copy()
             token = answer.token if answer.kind == "lease" else 0
             unheard.set_publisher(job, publisher._replace(token=token, asked=answer.kind))
@@ -163,14 +165,14 @@ class Calls:
         stage = self._stage
         stands_in = publisher.phase == STAND_IN_MARK
         whom = publisher.twin if stands_in else job
-        did, shelf = stage.store.mark(world.shelf, Holder(whom, publisher.attempt, publisher.token))
+        did, stored = stage.store.mark(world.stored, Holder(whom, publisher.attempt, publisher.token))
         draft = Draft(world)
-        draft.shelf = shelf
-        broken = self._acted(world, publisher, shelf)
+        draft.stored = stored
+        broken = self._acted(world, publisher, stored)
         label = f"publisher {NAMES[job]} marks {NAMES[whom]}: {yes(did)}"
-        if shelf is not world.shelf and not publisher.asked and stage.may(world, "lost"):
+        if stored is not world.stored and not publisher.asked and stage.may(world, "lost"):
             unheard = Draft(world)
-            unheard.shelf = shelf
+            unheard.stored = stored
             unheard.set_publisher(job, publisher._replace(asked="yes"))
             yield stage.step(f"{label}, reply lost", unheard, fault=True, broken=broken)
         if stands_in:
@@ -182,12 +184,12 @@ class Calls:
     def _withdraws(self, world: World, job: int, publisher: Publisher) -> Iterator[Step]:
         stage = self._stage
         attempt = stage.publisher_attempt(job)
-        did, shelf = stage.store.release(world.shelf, Holder(job, attempt, publisher.token), "released")
+        did, stored = stage.store.release(world.stored, Holder(job, attempt, publisher.token), "released")
         draft = Draft(world)
-        draft.shelf = shelf
+        draft.stored = stored
         if did:
             stage.attempt_ended(draft, attempt, publisher.token)
-        broken = self._acted(world, publisher, shelf)
+        broken = self._acted(world, publisher, stored)
         label = f"publisher {NAMES[job]} withdraws: {yes(did)}"
         if publisher.asked == "yes" and not did and publisher.token == stage.newest(world):
             broken = broken or ANSWERED_OTHERWISE
@@ -198,8 +200,8 @@ class Calls:
         self._is_over(draft, job, REFUSED)
         yield stage.step(label, draft, broken=broken)
 
-    def _acted(self, world: World, publisher: Publisher, shelf: Shelf) -> str:
-        moved = not same_entry(world.shelf, shelf)
+    def _acted(self, world: World, publisher: Publisher, stored: Stored) -> str:
+        moved = not same_entry(world.stored, stored)
         return STALE_ACTED if moved and publisher.token != self._stage.newest(world) else ""
 
     def _dies(self, world: World, job: int, phase: str) -> Step:

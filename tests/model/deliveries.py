@@ -14,7 +14,6 @@ from taskguard.protocol.rules import seen
 from taskguard.protocol.store import Claimant, Ending, Entry
 from tests.model.calls import told, yes
 from tests.model.machines import IN_HAND, ME, Hand, Heard
-from tests.model.shelf import KEY, NAMES, NOW, Answer, Ask, Holder, Shelf, Store
 from tests.model.stage import (
     ANSWERED_OTHERWISE,
     FLOOR_FORGOTTEN,
@@ -27,6 +26,7 @@ from tests.model.stage import (
     unused_name,
     unused_tag,
 )
+from tests.model.store import KEY, NAMES, NOW, Answer, Ask, Holder, Store, Stored
 from tests.model.world import (
     ACK,
     ASK_AGAIN,
@@ -151,9 +151,9 @@ class Deliveries:
     def _claims(self, world: World, place: int, worker: Worker) -> Iterator[Step]:
         stage, hand = self._stage, self._stage.hand(worker)
         ask = self._ask(world, place, worker, hand)
-        answer, shelf = self._store.claim(world.shelf, ask, world.newest)
+        answer, stored = self._store.claim(world.stored, ask, world.newest)
         draft = Draft(world)
-        draft.shelf = shelf
+        draft.stored = stored
         stage.named(draft, world)
         worker = draft.workers[place]
         broken = ""
@@ -161,7 +161,7 @@ class Deliveries:
             broken = stage.granted(draft, world, ask, answer)
         broken = broken or _asked_again(worker, answer)
         label = f"{_name(place, worker)} {worker.phase}: {told(answer)}"
-        if shelf is not world.shelf and not worker.asked and stage.may(world, "lost"):
+        if stored is not world.stored and not worker.asked and stage.may(world, "lost"):
             unheard = draft.copy()
             self._does_not_hear(unheard, place, worker, answer)
             yield stage.step(f"{label}, reply lost", unheard, fault=True, broken=broken)
@@ -176,7 +176,7 @@ class Deliveries:
             worker = worker._replace(hand=heard.hand.number, asked="")
             draft.set_worker(place, worker)
             ask = self._ask(world, place, worker, heard.hand)
-            answer, draft.shelf = self._store.claim(draft.shelf, ask, draft.newest)
+            answer, draft.stored = self._store.claim(draft.stored, ask, draft.newest)
             if answer.kind == "lease":
                 broken = broken or stage.granted(draft, world, ask, answer)
             label = f"{label}; and again: {told(answer)}"
@@ -219,7 +219,7 @@ class Deliveries:
 
     def _learns_of_an_end(self, draft: Draft, place: int, worker: Worker, answer: Answer) -> str:
         job = worker.job
-        receipt = draft.shelf.receipts[job]
+        receipt = draft.stored.receipts[job]
         if answer.owner != job:
             draft.set_end(job, f"{JOINED_TO}{answer.owner}")
             # Told the same again, it ended before the holder of a lease that had run out came back.
@@ -243,7 +243,7 @@ class Deliveries:
         broken = self._stage.publish(draft, answer.owner)
         if not self._behaviour.never_marks:
             holder = Holder(answer.owner, answer.attempt, answer.token)
-            _, draft.shelf = self._store.mark(draft.shelf, holder)
+            _, draft.stored = self._store.mark(draft.stored, holder)
         return broken
 
     # -- what its machine wants next -----------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class Deliveries:
                 draft.set_worker(place, draft.workers[place]._replace(out=out))
             return broken
         if isinstance(effect, fx.Drop) and effect.why == "skipped":
-            receipt, twin = draft.shelf.receipts[worker.job], draft.shelf.owner
+            receipt, twin = draft.stored.receipts[worker.job], draft.stored.owner
             if receipt is not None and receipt.how == "skipped" and receipt.twin:
                 twin = NAMES.index(receipt.twin)
             draft.set_end(worker.job, f"{SKIPPED_FOR}{twin}" if twin >= 0 else "")
@@ -281,16 +281,16 @@ class Deliveries:
 
     def _renews(self, world: World, place: int, worker: Worker) -> Iterator[Step]:
         holder = Holder(worker.job, self._stage.worker_attempt(place, worker.job), worker.token)
-        did, shelf = self._store.renew(world.shelf, holder)
+        did, stored = self._store.renew(world.stored, holder)
         ended = worker.phase == PUBLISH_RETRY or worker.asked == "yes"
         broken = ""
         if did and (ended or worker.token != self._stage.newest(world)):
             broken = STALE_ACTED
         elif not did and not ended:
             broken = self._refused(world, worker)
-        if broken or shelf is not world.shelf:
+        if broken or stored is not world.stored:
             draft = Draft(world)
-            draft.shelf = shelf
+            draft.stored = stored
             draft.set_worker(place, worker._replace(lapsed=0) if did else worker)
             yield self._stage.step(f"{_name(place, worker)} renews: {yes(did)}", draft, broken=broken)
 
@@ -349,7 +349,7 @@ class Deliveries:
         draft.set_worker(place, worker)
         copy = stage.publish_given(draft, place, step.copy)
         worker = draft.workers[place]
-        did, draft.shelf = self._asks_to_end(draft, place, worker, step, copy)
+        did, draft.stored = self._asks_to_end(draft, place, worker, step, copy)
         broken = self._judged(world, worker, did, step)
         label = f"{_name(place, worker)} {_verb(step)}: {yes(did)}"
         if did:
@@ -365,14 +365,14 @@ class Deliveries:
         draft.faults -= faults
         yield Step(label, stage.normal(draft), faults > 0, broken)
 
-    def _asks_to_end(self, draft: Draft, place: int, worker: Worker, step: fx.Settle, copy: int) -> tuple[bool, Shelf]:
+    def _asks_to_end(self, draft: Draft, place: int, worker: Worker, step: fx.Settle, copy: int) -> tuple[bool, Stored]:
         holder = Holder(worker.job, self._stage.worker_attempt(place, worker.job), worker.token)
         if step.verb == "requeue":
-            return self._store.requeue(draft.shelf, holder, keep_starts=step.keep_starts, copy=copy)
+            return self._store.requeue(draft.stored, holder, keep_starts=step.keep_starts, copy=copy)
         linger = LINGER if self._config.linger and step.how != "released" else 0.0
         if step.verb == "complete":
-            return self._store.complete(draft.shelf, holder, step.how, linger)
-        return self._store.release(draft.shelf, holder, step.how, linger)
+            return self._store.complete(draft.stored, holder, step.how, linger)
+        return self._store.release(draft.stored, holder, step.how, linger)
 
     def _judged(self, world: World, worker: Worker, did: bool, step: fx.Settle) -> str:
         """What is broken by this answer to the holder."""
@@ -393,10 +393,10 @@ class Deliveries:
     def _leaves_a_receipt(self, world: World, place: int, worker: Worker) -> Step:
         hand = self._stage.hand(worker)
         assert isinstance(hand.effect, fx.Settle)
-        desk = Desk(self._store, world.shelf, self._stage.worker_attempt(place, worker.job))
+        desk = Desk(self._store, world.stored, self._stage.worker_attempt(place, worker.job))
         did = carry_out(desk, hand.effect)  # type: ignore[arg-type]
         draft = Draft(world)
-        draft.shelf = desk.shelf
+        draft.stored = desk.stored
         broken = self._goes_to(draft, place, self._machines.settled(hand, did).hand)
         return self._stage.step(f"{_name(place, worker)} {_verb(hand.effect)}: {yes(did)}", draft, broken=broken)
 
@@ -456,13 +456,13 @@ class Deliveries:
         else:
             did = gone.end([desk], "failed", ValueError(), answered=True)  # type: ignore[list-item]
         draft = Draft(world)
-        draft.shelf = desk.shelf
-        broken = self._settled(world, place, worker, desk.shelf)
+        draft.stored = desk.stored
+        broken = self._settled(world, place, worker, desk.stored)
         label = f"{_name(place, worker)}: the parent settles: {yes(did)}"
         if did:
             stage.attempt_ended(draft, stage.worker_attempt(place, worker.job), worker.token)
             if not again:
-                broken = broken or (TOLD_WRONG if desk.shelf.how(worker.job) != "failed" else "")
+                broken = broken or (TOLD_WRONG if desk.stored.how(worker.job) != "failed" else "")
                 draft.set_end(worker.job, FAILED)
         if did and not worker.asked and stage.may(world, "lost"):
             unheard = draft.copy()
@@ -477,18 +477,17 @@ class Deliveries:
 
     def _gone(self, world: World, place: int, worker: Worker, *, by_owner: bool) -> tuple[Gone, Desk]:
         attempt = self._stage.worker_attempt(place, worker.job)
-        if by_owner and world.shelf.state == "running" and world.shelf.owner == worker.job:
-            attempt = world.shelf.attempt
+        if by_owner and world.stored.state == "running" and world.stored.owner == worker.job:
+            attempt = world.stored.attempt
         machine = self._machines.delivery(worker.job, worker.message).machine
         assert isinstance(machine, Delivery)
-        return Gone(layers=machine.layers, queue_entry=machine.queue_entry, attempt=attempt), Desk(
-            self._store, world.shelf, attempt
-        )
+        gone = Gone(layers=machine.layers, queue_entry=machine.queue_entry, attempt=attempt)
+        return gone, Desk(self._store, world.stored, attempt)
 
-    def _settled(self, world: World, place: int, worker: Worker, shelf: Shelf) -> str:
+    def _settled(self, world: World, place: int, worker: Worker, stored: Stored) -> str:
         """A running entry was settled that was not that child's."""
-        moved = world.shelf.state == "running" and not same_entry(world.shelf, shelf)
-        own = self._stage.worker_attempt(place, worker.job) == world.shelf.attempt
+        moved = world.stored.state == "running" and not same_entry(world.stored, stored)
+        own = self._stage.worker_attempt(place, worker.job) == world.stored.attempt
         return STALE_ACTED if moved and not own else ""
 
     def _drops_revoked(self, world: World, place: int, worker: Worker) -> Step:
@@ -499,20 +498,20 @@ class Deliveries:
         if not self._behaviour.revoked_leaves_no_receipt:
             # Also where a child was terminated: its lease may have run out before its parent hears of that.
             gone.end([desk], "revoked", anyway=True)  # type: ignore[list-item]
-            draft.shelf = desk.shelf
-            broken = self._settled(world, place, worker, draft.shelf)
+            draft.stored = desk.stored
+            broken = self._settled(world, place, worker, draft.stored)
         self._is_revoked(draft, place, worker.job)
         self._stage.is_settled(draft, place, worker, ACK)
         return self._stage.step(f"{_name(place, worker)} ends the revoked job", draft, broken=broken)
 
 
 class Desk:
-    """Stands where the engine has a guard, with its store: the shelf as it is, and as it is left."""
+    """Stands where the engine has a guard, with its store: the stored as it is, and as it is left."""
 
-    def __init__(self, store: Store, shelf: Shelf, attempt: str) -> None:
+    def __init__(self, store: Store, stored: Stored, attempt: str) -> None:
         self._verbs = store
         self._attempt = attempt
-        self.shelf = shelf
+        self.stored = stored
         self.store = self
         self.outcomes = self
 
@@ -521,20 +520,20 @@ class Desk:
 
     def requeue(self, claimant: Claimant, seconds: float, **how: Any) -> bool:
         assert not how["copy"]
-        did, self.shelf = self._verbs.requeue(self.shelf, self._holder(claimant), keep_starts=how["keep_starts"])
+        did, self.stored = self._verbs.requeue(self.stored, self._holder(claimant), keep_starts=how["keep_starts"])
         return did
 
     def complete(self, claimant: Claimant, ending: Ending) -> bool:
-        did, self.shelf = self._verbs.complete(self.shelf, self._holder(claimant), ending.how)
+        did, self.stored = self._verbs.complete(self.stored, self._holder(claimant), ending.how)
         return did
 
     def release(self, claimant: Claimant, ending: Ending, *, anyway: bool) -> bool:
-        did, self.shelf = self._verbs.release(self.shelf, self._holder(claimant), ending.how, anyway=anyway)
+        did, self.stored = self._verbs.release(self.stored, self._holder(claimant), ending.how, anyway=anyway)
         return did
 
     def get(self, key: str) -> Entry | None:
         assert key == KEY
-        entry = self.shelf.entry
+        entry = self.stored.entry
         if entry is None:
             return None
         return seen(key, replace(entry, attempt=ME if entry.attempt == self._attempt else entry.attempt), NOW)

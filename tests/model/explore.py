@@ -51,7 +51,7 @@ class Violation:
 
     def __str__(self) -> str:
         lines = [f"{number:3}. {label}" for number, label in enumerate(self.trace, 1)]
-        return "\n".join([self.kind, *lines, f"     the store then: {self.world.shelf!r}, ends: {self.world.ends}"])
+        return "\n".join([self.kind, *lines, f"     the store then: {self.world.stored!r}, ends: {self.world.ends}"])
 
 
 @dataclass
@@ -108,7 +108,7 @@ class Model:
 
     def _is_quiet(self, world: World) -> bool:
         idle = all(worker.phase == IDLE for worker in world.workers)
-        return idle and not any(world.broker) and not world.shelf.live and self._has_ended(world)
+        return idle and not any(world.broker) and not world.stored.live and self._has_ended(world)
 
     def _has_few_copies(self, world: World) -> bool:
         return all(

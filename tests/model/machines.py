@@ -22,7 +22,7 @@ from taskguard.engine.value import Value
 from taskguard.engine.worker import HEIR_WAITS, Delivery
 from taskguard.protocol.policy import Policy
 from taskguard.protocol.store import Claim, Completed, Held, Lease
-from tests.model.shelf import COPY_FOR, KEEP, KEY, LEASE, NAMES, Answer
+from tests.model.store import COPY_FOR, KEEP, KEY, LEASE, NAMES, Answer
 from tests.model.world import Config, Message
 
 ME = "me"

@@ -30,7 +30,7 @@ TWO = Config(faults=frozenset(), budget=0)
 REPUBLISHED = replace(TWO, queue_ends=False, duplicates=True, copy_ages=True)
 JOINER = replace(TWO, joiners=frozenset({1}))
 UNCLAIMED_JOINER = replace(JOINER, bare=frozenset({1}))
-POISON = replace(TWO, poison=frozenset({0}), max_starts=2)
+POISON = replace(TWO, workers=1, poison=frozenset({0}), max_starts=2)
 GIVES_WAY = replace(TWO, bare=frozenset({1}), copy_ages=True, faults=faults("lose"), budget=1)
 CALLED_AGAIN = replace(ONE, called_again=True)
 
@@ -108,7 +108,7 @@ MUTANTS: dict[str, Mutant] = {
     "joined stays queued": Mutant(
         "a joiner that is answered waits for nothing",
         stage.KEY_BLOCKED,
-        replace(UNCLAIMED_JOINER, faults=faults("redeliver", "kill"), budget=2, queue_ends=False),
+        replace(UNCLAIMED_JOINER, faults=faults("redeliver", "kill"), budget=2, workers=1, queue_ends=False),
         dropped.JoinedStaysQueued(),
     ),
     "released is an end": Mutant(
@@ -175,7 +175,7 @@ MUTANTS: dict[str, Mutant] = {
     "newest by attempt": Mutant(
         "who knows its token must have the newest",
         stage.STALE_ACTED,
-        replace(TWO, faults=faults("late", "pause"), budget=2),
+        replace(ONE, faults=faults("late", "pause"), budget=2),
         dropped.NewestByAttempt(),
     ),
     "no attempt": Mutant(
@@ -268,13 +268,13 @@ MUTANTS: dict[str, Mutant] = {
     "revoked is queued again": Mutant(
         "a job that has ended elsewhere is not queued again",
         stage.KEY_BLOCKED,
-        replace(ONE, faults=faults("revoke", "redeliver", "crash"), budget=3, retries=1, queue_ends=False),
+        replace(ONE, faults=faults("revoke", "crash"), budget=2, retries=1, queue_ends=False),
         dropped.EndedJobIsQueuedAgain(),
     ),
     "revoked overwrites": Mutant(
         "the first end stays",
         stage.DONE_AGAIN,
-        replace(JOINER, faults=faults("revoke", "redeliver"), budget=2),
+        replace(JOINER, faults=faults("revoke", "redeliver"), budget=1),
         dropped.RevokedOverwritesAnEnd(),
     ),
     "release replaces an end": Mutant(
@@ -316,7 +316,7 @@ MUTANTS: dict[str, Mutant] = {
     "stamp ignored": Mutant(
         "a copy is not named if another was in the meantime",
         stage.JOB_LOST,
-        replace(ONE, faults=faults("published", "redeliver", "crash"), budget=3, copy_ages=True),
+        replace(ONE, faults=faults("published", "crash"), budget=2, copy_ages=True),
         dropped.StampIsIgnored(),
     ),
     "never named": Mutant(
@@ -334,7 +334,7 @@ MUTANTS: dict[str, Mutant] = {
     "name stays behind": Mutant(
         "the copy that goes on carries its name",
         stage.JOB_LOST,
-        replace(ONE, faults=faults("redeliver", "crash"), budget=4),
+        replace(ONE, faults=faults("redeliver", "crash"), budget=2, copy_ages=True),
         behaviour=Behaviour(delivery=slips.TheNameStaysBehind),
     ),
     "unmarked not published": Mutant(
@@ -352,7 +352,7 @@ MUTANTS: dict[str, Mutant] = {
     "overdue not published": Mutant(
         "a message that does not arrive is published again",
         stage.JOB_LOST,
-        replace(REPUBLISHED, faults=faults("lose"), budget=1),
+        replace(REPUBLISHED, faults=faults("lose"), budget=1, workers=1),
         dropped.OverdueIsNotPublished(),
     ),
     "stamp does not move": Mutant(

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from taskguard.protocol.store import Claim
 from tests.model.calls import told
 from tests.model.deliveries import Deliveries
-from tests.model.shelf import CALLER, COPY_FOR, DEAD, KEEP, KEY, LEASE, NAMES, NOW, Ask, Holder
 from tests.model.stage import GHOST, LATE, STALE_ACTED, Stage, Step, idle_places
+from tests.model.store import CALLER, COPY_FOR, DEAD, KEEP, KEY, LEASE, NAMES, NOW, Ask, Holder
 from tests.model.world import (
     ACK,
     CALL,
@@ -52,9 +52,9 @@ class Nature:
     def steps(self, world: World) -> Iterator[Step]:
         yield from self._deliveries(world)
         yield from self._losses(world)
-        if world.shelf.entry is not None:
+        if world.stored.entry is not None:
             yield from self._deadlines(world)
-        if self._config.duplicates and world.shelf.live:
+        if self._config.duplicates and world.stored.live:
             yield from self._duplicate_call(world)
         if world.late is not None:
             yield self._late_packet(world)
@@ -66,10 +66,10 @@ class Nature:
     # -- the broker ----------------------------------------------------------------------------------------------------
 
     def _deliveries(self, world: World) -> Iterator[Step]:
-        places = idle_places(world.workers)
+        places = idle_places(world)
         for job, messages in enumerate(world.broker):
             for message in sorted(set(messages)):
-                for place in places[:1] if self._stage.alike else places:
+                for place in places:
                     yield from self._delivery(world, job, message, place)
 
     def _delivery(self, world: World, job: int, message: Message, place: int) -> Iterator[Step]:
@@ -80,15 +80,15 @@ class Nature:
         hand = self._stage.machines.delivery(job, message)
         worker = Worker(CLAIM, job, owns=True, message=message, floor=message.floor, hand=hand.number)
         draft.set_worker(place, worker)
-        if self._stage.hurries(world.faults) and self._stage.alike:
+        if self._stage.hurries(world.faults):
             yield from self._workers.steps_of(draft.frozen(), place)
         else:
             yield self._stage.step(f"W{place} gets the message of {NAMES[job]}", draft)
 
     def _losses(self, world: World) -> Iterator[Step]:
         # Only a queued job can be published again by others; the message of an unclaimed job has nobody to miss it.
-        job = world.shelf.owner
-        if world.shelf.state != "queued" or job in self._config.bare or not self._stage.may(world, "lose"):
+        job = world.stored.owner
+        if world.stored.state != "queued" or job in self._config.bare or not self._stage.may(world, "lose"):
             return
         for message in sorted(set(world.broker[job])):
             draft = Draft(world)
@@ -102,42 +102,42 @@ class Nature:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def _deadlines(self, world: World) -> Iterator[Step]:
-        shelf, entry = world.shelf, world.shelf.entry
+        stored, entry = world.stored, world.stored.entry
         assert entry is not None
-        if shelf.live and shelf.state == "running":
+        if stored.live and stored.state == "running":
             yield from self._lease_ends(world)
-        elif shelf.live:
+        elif stored.live:
             yield from self._queue_ends(world)
-        if shelf.live and entry.copy_until > NOW and (self._config.copy_ages or self._is_awaited_in_vain(world)):
+        if stored.live and entry.copy_until > NOW and (self._config.copy_ages or self._is_awaited_in_vain(world)):
             draft = Draft(world)
-            draft.shelf = self._store.age_copy(shelf)
+            draft.stored = self._store.age_copy(stored)
             yield self._stage.step("the time of the published copy passes", draft)
         if entry.held_until:
             draft = Draft(world)
-            draft.shelf = self._store.stop_lingering(shelf)
+            draft.stored = self._store.stop_lingering(stored)
             yield self._stage.step("hold_at_least passes", draft)
-        if shelf.state == "free" and self._config.frees_forgotten:
+        if stored.state == "free" and self._config.frees_forgotten:
             draft = Draft(world)
-            draft.shelf = self._store.drop_entry(shelf)
+            draft.stored = self._store.drop_entry(stored)
             yield self._stage.step("the store drops the freed entry", draft)
 
     def _is_awaited_in_vain(self, world: World) -> bool:
         """The message that alone may start the queued job is nowhere, as its worker died before it left."""
-        shelf, job = world.shelf, world.shelf.owner
-        if not shelf.is_awaited or job < 0:
+        stored, job = world.stored, world.stored.owner
+        if not stored.is_awaited or job < 0:
             return False
         names = {message.name for message in world.broker[job]}
         for worker in world.workers:
             if worker.job == job:
                 names |= {worker.message.name, worker.given, worker.out.name if worker.out else 0}
-        return shelf.copy not in names
+        return stored.copy not in names
 
     def _lease_ends(self, world: World) -> Iterator[Step]:
         holder = self._holder(world)
         if holder is not None and not self._stage.may(world, "pause"):
             return
         draft = Draft(world)
-        draft.shelf = self._store.run_out(world.shelf)
+        draft.stored = self._store.run_out(world.stored)
         if holder is None:
             yield self._stage.step("the lease runs out, its holder is gone", draft)
         else:
@@ -146,12 +146,12 @@ class Nature:
 
     def _holder(self, world: World) -> int | None:
         for place, worker in enumerate(world.workers):
-            if worker.token == world.shelf.token and worker.phase in HOLDING | MAY_BE_GRANTED:
+            if worker.token == world.stored.token and worker.phase in HOLDING | MAY_BE_GRANTED:
                 return place
         return None
 
     def _queue_ends(self, world: World) -> Iterator[Step]:
-        job = world.shelf.owner
+        job = world.stored.owner
         awaited = bool(world.broker[job]) or any(worker.job == job for worker in world.workers)
         awaited = awaited or any(
             publisher.phase in PUBLISHING and (publisher.twin == job or place == job)
@@ -162,7 +162,7 @@ class Nature:
         if not awaited and not self._config.queue_ends:
             return
         draft = Draft(world)
-        draft.shelf = self._store.run_out(world.shelf)
+        draft.stored = self._store.run_out(world.stored)
         why = "its message still waits" if awaited else "its message is gone"
         yield self._stage.step(f"the queued entry runs out, {why}", draft, fault=awaited)
 
@@ -171,29 +171,29 @@ class Nature:
     def _duplicate_call(self, world: World) -> Iterator[Step]:
         """One more call of the key: it publishes for the holder if it is told to, and marks that."""
         ask = Ask(CALLER, ONCE, self._once)
-        answer, shelf = self._store.claim(world.shelf, ask, world.newest)
+        answer, stored = self._store.claim(world.stored, ask, world.newest)
         if answer.kind != "held" or not answer.publish:
             return
         draft = Draft(world)
         broken = self._stage.publish(draft, answer.owner)
-        draft.shelf = shelf
+        draft.stored = stored
         if not self._stage.behaviour.never_marks:
-            _, draft.shelf = self._store.mark(shelf, Holder(answer.owner, answer.attempt, answer.token))
-        draft.shelf = self._store.rename(draft.shelf, ((ONCE, DEAD),))
+            _, draft.stored = self._store.mark(stored, Holder(answer.owner, answer.attempt, answer.token))
+        draft.stored = self._store.rename(draft.stored, ((ONCE, DEAD),))
         yield self._stage.step(f"a later call publishes {NAMES[answer.owner]} again", draft, broken=broken)
 
     def _late_packet(self, world: World) -> Step:
         assert world.late is not None
         ask, ended_with = world.late
-        answer, shelf = self._store.claim(world.shelf, ask, world.newest)
+        answer, stored = self._store.claim(world.stored, ask, world.newest)
         draft = Draft(world)
-        draft.shelf, draft.late = shelf, None
+        draft.stored, draft.late = stored, None
         self._stage.named(draft, world)
         broken = ""
         if answer.kind == "lease":
             if ended_with and ended_with == world.newest:
                 broken = GHOST
-            if shelf.token != world.shelf.token:
+            if stored.token != world.stored.token:
                 broken = broken or self._stage.granted(draft, world, ask, answer)
                 self._unheard(draft, ask, answer.token)
         if ask.attempt == LATE:
@@ -211,25 +211,26 @@ class Nature:
                 draft.set_worker(place, worker._replace(token=token))
 
     def _freed_by_hand(self, world: World) -> Step:
-        did, shelf = self._store.forget(world.shelf, world.operator)
+        did, stored = self._store.forget(world.stored, world.operator)
         draft = Draft(world)
-        draft.shelf, draft.operator = shelf, 0
+        draft.stored, draft.operator = stored, 0
         if did:
-            _forget_claims(draft, world.shelf.token)
+            _forget_claims(draft, world.stored.token)
         broken = STALE_ACTED if did and world.operator != world.newest else ""
         return self._stage.step(f"the key is freed by hand: {did}", draft, broken=broken)
 
     def _interventions(self, world: World) -> Iterator[Step]:
         stage = self._stage
-        if stage.may(world, "forget") and world.shelf.live and not world.operator:
+        if stage.may(world, "forget") and world.stored.live and not world.operator:
             draft = Draft(world)
-            draft.operator = world.shelf.token
+            draft.operator = world.stored.token
             yield stage.step("somebody looks at the entry, to free it by hand", draft, fault=True)
-        if stage.may(world, "wipe") and world.shelf is not self._store.empty:
+        if stage.may(world, "wipe") and world.stored is not self._store.empty:
             yield self._wiped(world)
         if stage.may(world, "revoke"):
-            for job, publisher in enumerate(world.publishers):
-                if not world.revoked[job] and not world.ends[job] and publisher.phase != IDLE:
+            for job in range(self._config.jobs):
+                is_revoked = bool(world.revoked[job] or world.ends[job])
+                if not is_revoked and not stage.is_like_the_job_before(world, job):
                     draft = Draft(world)
                     everywhere = (1 << self._config.workers) - 1
                     draft.revoked = (*world.revoked[:job], everywhere, *world.revoked[job + 1 :])
@@ -237,7 +238,7 @@ class Nature:
 
     def _wiped(self, world: World) -> Step:
         draft = Draft(world)
-        draft.shelf = self._store.empty
+        draft.stored = self._store.empty
         if self._config.floor:
             self._stage.clock_falls(draft)
         draft.ends = tuple(_unremembered(end) for end in world.ends)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from itertools import pairwise
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from taskguard.engine import effects as fx
 from taskguard.protocol.rules import Rules
 from tests.model.machines import IN_HAND, ME, Hand, Machines
-from tests.model.shelf import CALLER, DEAD, NAMES, NOW, Answer, Ask, Shelf, Store
+from tests.model.store import CALLER, DEAD, NAMES, NOW, Answer, Ask, Store, Stored
 from tests.model.world import (
     ACK,
     ASK_AGAIN,
@@ -62,6 +63,7 @@ AT_ONCE = frozenset({ACK, PUT_BACK, REJECT})
 SAME_UNDER_ANY_NAME = frozenset({CLAIM, ASK_AGAIN, BODY})
 
 _new = tuple.__new__
+_FORM = attrgetter("stored", "newest", "broker", "publishers", "workers", "revoked", "late", "operator")
 
 LATE = "late"
 """The attempt of a packet on the wire whose sender is past it."""
@@ -83,17 +85,24 @@ class Stage:
         self.machines = Machines(config, behaviour.delivery, behaviour.call)
         counts = config.max_starts > 0
         self.store = Store(rules, config.jobs, ahead=config.ahead, counts_starts=counts)
-        # Without revocations to remember, idle workers are alike.
-        self.alike = "revoke" not in config.faults
         self._remembers = "wipe" not in config.faults
         self._workers = [f"w{place}" for place in range(config.workers)]
         self._publishers = [f"p{job}" for job in range(config.jobs)]
         self._claims: dict[int, int] = {}
+        # One that was called before, or that is like no other, is never among them.
+        jobs = range(config.jobs)
+        self._uncalled = [self.calling(job) if self._is_like_others(job) else None for job in jobs]
+        self._normal: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
+
+    def _is_like_others(self, job: int) -> bool:
+        config = self.config
+        own = config.joiners | config.bare | config.poison | config.endless
+        return job not in own and not config.called_again and not self._told_apart
 
     def first(self) -> World:
         jobs = range(self.config.jobs)
         return World(
-            shelf=self.store.empty,
+            stored=self.store.empty,
             newest=0,
             broker=((),) * len(jobs),
             publishers=tuple(self.calling(job) for job in jobs),
@@ -130,7 +139,7 @@ class Stage:
         if draft.late is not None and draft.late.ask.attempt == attempt:
             name = LATE
             draft.late = draft.late._replace(ask=draft.late.ask._replace(attempt=LATE))
-        draft.shelf = self.store.rename(draft.shelf, ((attempt, name),))
+        draft.stored = self.store.rename(draft.stored, ((attempt, name),))
         for job, publisher in enumerate(draft.publishers):
             if publisher.attempt == attempt:
                 draft.set_publisher(job, publisher._replace(attempt=name))
@@ -141,8 +150,8 @@ class Stage:
 
     def named(self, draft: Draft, before: World) -> None:
         """A copy may have been named: then every stamp that others were told before is void."""
-        now, then = draft.shelf.entry, before.shelf.entry
-        if draft.shelf.copy and now and then and (now.copy, now.copy_until) != (then.copy, then.copy_until):
+        now, then = draft.stored.entry, before.stored.entry
+        if draft.stored.copy and now and then and (now.copy, now.copy_until) != (then.copy, then.copy_until):
             self._void_stamps(draft)
 
     def _void_stamps(self, draft: Draft) -> None:
@@ -172,16 +181,16 @@ class Stage:
         # A clock that fell back gives out tokens that the resource refuses, to whoever does not know of that yet.
         if answer.token <= (ask.floor if self.config.floor else newest):
             return TOKEN_FELL
-        entry, claim = before.shelf.entry, self.store.claim_of(ask)
+        entry, claim = before.stored.entry, self.store.claim_of(ask)
         if entry is None or entry.owner == NAMES[ask.job]:
             return ""
-        if before.shelf.state == "queued" and claim.replace_queued:
+        if before.stored.state == "queued" and claim.replace_queued:
             return ""
-        return CLAIM_TAKEN if before.shelf.live or entry.held_until else ""
+        return CLAIM_TAKEN if before.stored.live or entry.held_until else ""
 
     def newest(self, world: World) -> int:
         """The token that nobody has replaced."""
-        return world.shelf.token if self.config.floor else world.newest
+        return world.stored.token if self.config.floor else world.newest
 
     def started(self, draft: Draft, place: int) -> str:
         """The body starts at that worker; says what is broken by it."""
@@ -264,14 +273,49 @@ class Stage:
             draft.set_worker(place, worker._replace(given=unused_name(draft, worker.job)))
         return draft.workers[place].given
 
+    def is_like_the_job_before(self, world: World, job: int) -> bool:
+        """Neither was called yet, so they could change places: whatever becomes of one of them becomes of the other."""
+        if not job or world.publishers[job] != self._uncalled[job]:
+            return False
+        is_uncalled = world.publishers[job - 1] == self._uncalled[job - 1]
+        return is_uncalled and world.revoked[job] == world.revoked[job - 1]
+
     def hurries(self, faults: int) -> bool:
-        return faults == 0 and not self.config.poison
+        return faults == 0
 
     # -- the normal form -----------------------------------------------------------------------------------------------
 
     def normal(self, draft: Draft) -> World:
-        if self.hurries(draft.faults):
-            self._hurry(draft)
+        """The world that this draft is, by whatever names: what is left to go wrong does not matter to those."""
+        hurries = self.hurries(draft.faults)
+        raw = _FORM(draft)
+        form = self._normal[hurries].get(raw)
+        if form is None:
+            if hurries:
+                self._hurry(draft)
+            self._rename(draft)
+            form = self._normal[hurries][raw] = _FORM(draft)
+        stored, newest, broker, publishers, workers, revoked, late, operator = form
+        return _new(
+            World,
+            (
+                stored,
+                newest,
+                broker,
+                publishers,
+                workers,
+                draft.ends,
+                revoked,
+                draft.faults,
+                draft.retries,
+                draft.failures,
+                late,
+                operator,
+                draft.starts,
+            ),
+        )
+
+    def _rename(self, draft: Draft) -> None:
         self._forget_stamps(draft)
         self._forget_messages(draft)
         if self.config.floor:
@@ -284,24 +328,6 @@ class Stage:
         self._forget_messages(draft)
         if not self._told_apart:
             self._sort_workers(draft)
-        return _new(
-            World,
-            (
-                draft.shelf,
-                draft.newest,
-                draft.broker,
-                draft.publishers,
-                draft.workers,
-                draft.ends,
-                draft.revoked,
-                draft.faults,
-                draft.retries,
-                draft.failures,
-                draft.late,
-                draft.operator,
-                draft.starts,
-            ),
-        )
 
     def _hurry(self, draft: Draft) -> None:
         """With no fault to come nothing comes between a decision and the messages that follow from it.
@@ -310,7 +336,7 @@ class Stage:
         """
         for place, worker in enumerate(draft.workers):
             phase = worker.phase
-            if phase in AT_ONCE or (phase == CLAIM and not worker.asked and self.alike):
+            if phase in AT_ONCE or (phase == CLAIM and not worker.asked):
                 if phase == PUT_BACK:
                     assert worker.out
                     self.publish(draft, worker.job, worker.out)
@@ -319,8 +345,9 @@ class Stage:
                 self.to_idle(draft, place)
             elif phase == PUT_BACK_COPY:
                 self.republish(draft, place)
-                draft.set_worker(place, draft.workers[place]._replace(owns=False))
-            elif worker.owns and phase != KILLED:
+                if worker.job not in self.config.poison:
+                    draft.set_worker(place, draft.workers[place]._replace(owns=False))
+            elif worker.owns and phase != KILLED and worker.job not in self.config.poison:
                 draft.set_worker(place, worker._replace(owns=False))
 
     def republish(self, draft: Draft, place: int) -> str:
@@ -352,7 +379,7 @@ class Stage:
 
     def _forget_stamps(self, draft: Draft) -> None:
         """One of a claim that is over is as good as none: its token does not come again."""
-        token = draft.shelf.token if draft.shelf.state == "running" else 0
+        token = draft.stored.token if draft.stored.state == "running" else 0
         if any(worker.seen not in (0, token) for worker in draft.workers) or (
             draft.late is not None and draft.late.ask.seen not in (0, token)
         ):
@@ -378,12 +405,12 @@ class Stage:
 
     def _forget_floors(self, draft: Draft) -> None:
         """What the store knows better need not be named."""
-        known = dict.fromkeys((floor for floor in _floors(draft) if floor <= draft.shelf.token), 0)
+        known = dict.fromkeys((floor for floor in _floors(draft) if floor <= draft.stored.token), 0)
         if any(known):
             self._rename_floors(draft, known)
 
     def _rank_tokens(self, draft: Draft) -> None:
-        tokens = {0, draft.newest, draft.shelf.token, draft.operator}
+        tokens = {0, draft.newest, draft.stored.token, draft.operator}
         for worker in draft.workers:
             tokens.add(worker.token)
             tokens.add(worker.seen)
@@ -400,8 +427,8 @@ class Stage:
         draft.newest = rank[draft.newest]
         draft.operator = rank[draft.operator]
         self._rename_tokens(draft, rank)
-        if draft.shelf.entry is not None:
-            draft.shelf = self.store.retoken(draft.shelf, rank[draft.shelf.token])
+        if draft.stored.entry is not None:
+            draft.stored = self.store.retoken(draft.stored, rank[draft.stored.token])
 
     def _rename_tokens(self, draft: Draft, rank: dict[int, int]) -> None:
         draft.workers = tuple(
@@ -438,8 +465,8 @@ class Stage:
             for worker in draft.workers
             if worker.given or (worker.job >= 0 and worker.message != PLAIN) or (worker.out and worker.out != PLAIN)
         }
-        if draft.shelf.copy:
-            jobs.add(draft.shelf.owner)
+        if draft.stored.copy:
+            jobs.add(draft.stored.owner)
         if draft.late is not None:
             jobs.add(draft.late.ask.job)
         for job, messages in enumerate(draft.broker):
@@ -449,24 +476,24 @@ class Stage:
 
     def _number_copies(self, draft: Draft, job: int) -> None:
         """Names and tags that nothing else has are as good as none, as are all names once the job has ended."""
-        messages, shelf = draft.broker[job], draft.shelf
+        messages, stored = draft.broker[job], draft.stored
         hands = [worker for worker in draft.workers if worker.job == job]
-        named = shelf.copy if shelf.owner == job else 0
+        named = stored.copy if stored.owner == job else 0
         wire = draft.late.ask.copy if draft.late is not None and draft.late.ask.job == job else 0
         names = [named, wire, *[each.name for each in messages]]
         for worker in hands:
             names += [worker.message.name, worker.given, worker.out.name if worker.out else 0]
         name = _numbers(names)
         tag = _numbers([*[worker.message.tag for worker in hands], *[message.tag for message in messages]])
-        if shelf.how(job) and self._remembers:
+        if stored.how(job) and self._remembers:
             name = dict.fromkeys(name, 0)
-        elif named and shelf.is_awaited and shelf.entry is not None and not name[named]:
+        elif named and stored.is_awaited and stored.entry is not None and not name[named]:
             # Who has no name must not be taken for the message that is awaited and does not come any more.
-            name[named] = max(name.values()) + 1 if shelf.entry.copy_until > NOW else 0
+            name[named] = max(name.values()) + 1 if stored.entry.copy_until > NOW else 0
         if _changes_nothing(name) and _changes_nothing(tag):
             return
         if name[named] != named:
-            draft.shelf = self.store.recopy(shelf, name[named])
+            draft.stored = self.store.recopy(stored, name[named])
         if wire and draft.late is not None:
             draft.late = draft.late._replace(ask=draft.late.ask._replace(copy=name[wire]))
         draft.workers = tuple(_renamed(worker, name, tag) if worker.job == job else worker for worker in draft.workers)
@@ -475,7 +502,7 @@ class Stage:
 
     def _forget_twins(self, draft: Draft, job: int) -> None:
         """Whom a copy joins does not matter any more once the job has ended."""
-        if not (draft.shelf.how(job) and self._remembers):
+        if not (draft.stored.how(job) and self._remembers):
             return
         draft.workers = tuple(_untwinned(worker) if worker.job == job else worker for worker in draft.workers)
         draft.set_messages(job, tuple(sorted(each._replace(join=-1, heir=-1) for each in draft.broker[job])))
@@ -483,12 +510,16 @@ class Stage:
     def _sort_workers(self, draft: Draft) -> None:
         """Workers are alike: worlds that differ only in which of them is which are one world."""
         workers = draft.workers
-        if list(workers) == sorted(workers):
+        if any(draft.revoked):
+            keys = [(worker, *[bits >> place & 1 for bits in draft.revoked]) for place, worker in enumerate(workers)]
+        else:
+            keys = list(workers)
+        if all(one <= other for one, other in pairwise(keys)):
             return
-        order = sorted(range(len(workers)), key=workers.__getitem__)
+        order = sorted(range(len(workers)), key=keys.__getitem__)
         draft.workers = tuple([workers[old] for old in order])
         names = tuple((self._workers[old], self._workers[new]) for new, old in enumerate(order))
-        draft.shelf = self.store.rename(draft.shelf, names)
+        draft.stored = self.store.rename(draft.stored, names)
         if any(draft.revoked):
             draft.revoked = tuple(
                 sum(1 << new for new, old in enumerate(order) if bits >> old & 1) for bits in draft.revoked
@@ -500,7 +531,7 @@ class Stage:
 
 def unused_name(world: World | Draft, job: int) -> int:
     wire = world.late.ask.copy if world.late is not None else 0
-    used = [world.shelf.copy, wire, *[message.name for message in world.broker[job]]]
+    used = [world.stored.copy, wire, *[message.name for message in world.broker[job]]]
     for worker in world.workers:
         if worker.job == job:
             used += [worker.message.name, worker.given, worker.out.name if worker.out else 0]
@@ -512,11 +543,16 @@ def unused_tag(world: World, job: int) -> int:
     return 1 + max([0, *in_hand, *[message.tag for message in world.broker[job]]])
 
 
-def idle_places(workers: Iterable[Worker]) -> list[int]:
-    return [place for place, worker in enumerate(workers) if worker.phase == IDLE]
+def idle_places(world: World) -> list[int]:
+    """Of idle workers that remember the same revocations one will do: they are alike."""
+    alike = {}
+    for place, worker in enumerate(world.workers):
+        if worker.phase == IDLE:
+            alike.setdefault(tuple([bits >> place & 1 for bits in world.revoked]), place)
+    return list(alike.values())
 
 
-def same_entry(one: Shelf, other: Shelf) -> bool:
+def same_entry(one: Stored, other: Stored) -> bool:
     return one is other or one.entry == other.entry
 
 

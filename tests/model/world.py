@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from taskguard.engine.publisher import Call
 from taskguard.engine.worker import Delivery
 from taskguard.protocol.store import Reuse
-from tests.model.shelf import Ask, Shelf
+from tests.model.store import Ask, Stored
 
 # Phases of a publisher, one for each job.
 CALL = "calls"
@@ -128,7 +128,7 @@ class Late(NamedTuple):
 
 
 class World(NamedTuple):
-    shelf: Shelf
+    stored: Stored
     newest: int
     """The newest token ever granted, whatever the store remembers."""
     broker: tuple[tuple[Message, ...], ...]
@@ -153,7 +153,7 @@ class Draft:
 
     def __init__(self, world: World) -> None:
         (
-            self.shelf,
+            self.stored,
             self.newest,
             self.broker,
             self.publishers,

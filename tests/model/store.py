@@ -2,7 +2,7 @@
 
 Time does not run here. Every verb is asked at the same `NOW`, and a deadline is only live or past: "the lease runs
 out" is a step that moves the deadline behind `NOW`. Tokens are ranks among the tokens that anybody still remembers.
-So the number of different shelves is small, and each verb is computed once for each of them and then remembered.
+So there are few different contents of the store. Each verb is computed once for each of them, and then remembered.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Answer(NamedTuple):
     payload: str = ""
 
 
-class Shelf:
-    """What the store knows of the key. Equal shelves are one object, so they hash and compare by identity."""
+class Stored:
+    """What the store knows of the key. Equal ones are one object, so they hash and compare by identity."""
 
     __slots__ = (
         "attempt",
@@ -121,25 +121,25 @@ class Shelf:
         return receipt.how if receipt and receipt.how != "released" else ""
 
 
-Told = tuple[bool, Shelf]
+Told = tuple[bool, Stored]
 
 
 class Store:
-    """The verbs over shelves. *ahead*: the clock is ahead of all tokens; else it stands still and tokens outrun it."""
+    """The verbs. *ahead*: the clock is ahead of all tokens; else it stands still and tokens outrun it."""
 
     def __init__(self, rules: Rules, jobs: int, *, ahead: bool = True, counts_starts: bool = False) -> None:
         self._rules = rules
         self._ahead = ahead
         self._counts_starts = counts_starts
-        self._shelves: dict[tuple[Kept | None, tuple[Receipt | None, ...]], Shelf] = {}
+        self._all_stored: dict[tuple[Kept | None, tuple[Receipt | None, ...]], Stored] = {}
         self._claims: list[Claim] = []
         self._numbers: dict[Any, int] = {}
-        self.empty = self._shelf(None, (None,) * jobs)
+        self.empty = self._stored(None, (None,) * jobs)
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
 
-    def claim(self, shelf: Shelf, ask: Ask, newest: int) -> tuple[Answer, Shelf]:
-        return self._once(shelf, ("claim", ask, newest), lambda: self._claim(shelf, ask, newest))
+    def claim(self, stored: Stored, ask: Ask, newest: int) -> tuple[Answer, Stored]:
+        return self._once(stored, ("claim", ask, newest), lambda: self._claim(stored, ask, newest))
 
     def asks(self, claim: Claim) -> int:
         """The number of this claim, which has signs for what is not the machine's business."""
@@ -152,32 +152,32 @@ class Store:
     def claim_of(self, ask: Ask) -> Claim:
         return self._claims[ask.claim]
 
-    def _claim(self, shelf: Shelf, ask: Ask, newest: int) -> tuple[Answer, Shelf]:
+    def _claim(self, stored: Stored, ask: Ask, newest: int) -> tuple[Answer, Stored]:
         asked = self._claims[ask.claim]
         claim = replace(
             asked,
             attempt=ask.attempt,
             floor=self._value(ask.floor) if ask.floor else 0,
             copy=str(ask.copy) if ask.copy else "",
-            stamp=self._stamp(shelf, ask) if asked.stamp else "",
+            stamp=self._stamp(stored, ask) if asked.stamp else "",
         )
-        own = shelf.receipts[ask.job] if ask.job != CALLER else None
-        twin = shelf.receipts[NAMES.index(claim.join)] if claim.join else None
-        step = self._rules.claim(claim, self._entry(shelf), own, twin, NOW)
-        return self._answer(step.answer, newest), self._saved(shelf, step, newest)
+        own = stored.receipts[ask.job] if ask.job != CALLER else None
+        twin = stored.receipts[NAMES.index(claim.join)] if claim.join else None
+        step = self._rules.claim(claim, self._entry(stored), own, twin, NOW)
+        return self._answer(step.answer, newest), self._saved(stored, step, newest)
 
-    def _stamp(self, shelf: Shelf, ask: Ask) -> str:
-        entry = self._entry(shelf)
-        return stamp_of(entry) if entry and ask.seen == shelf.token else "another"
+    def _stamp(self, stored: Stored, ask: Ask) -> str:
+        entry = self._entry(stored)
+        return stamp_of(entry) if entry and ask.seen == stored.token else "another"
 
-    def renew(self, shelf: Shelf, holder: Holder) -> Told:
+    def renew(self, stored: Stored, holder: Holder) -> Told:
         return self._verb(
-            shelf, ("renew", holder), lambda entry: self._rules.renew(self._lease(holder), LEASE, entry, NOW)
+            stored, ("renew", holder), lambda entry: self._rules.renew(self._lease(holder), LEASE, entry, NOW)
         )
 
-    def requeue(self, shelf: Shelf, holder: Holder, *, keep_starts: bool = False, copy: int = 0) -> Told:
+    def requeue(self, stored: Stored, holder: Holder, *, keep_starts: bool = False, copy: int = 0) -> Told:
         def ask(entry: Kept | None) -> Step[bool]:
-            claimant, own = self._claimant(holder), shelf.receipts[holder.job]
+            claimant, own = self._claimant(holder), stored.receipts[holder.job]
             return self._rules.requeue(
                 claimant,
                 LEASE,
@@ -189,69 +189,69 @@ class Store:
                 copy=str(copy) if copy else "",
             )
 
-        return self._verb(shelf, ("requeue", holder, keep_starts, copy), ask)
+        return self._verb(stored, ("requeue", holder, keep_starts, copy), ask)
 
-    def mark(self, shelf: Shelf, holder: Holder) -> Told:
+    def mark(self, stored: Stored, holder: Holder) -> Told:
         def ask(entry: Kept | None) -> Step[bool]:
-            claimant, own = self._claimant(holder), shelf.receipts[holder.job]
+            claimant, own = self._claimant(holder), stored.receipts[holder.job]
             return self._rules.mark(claimant, LEASE, entry, NOW, own=own, copy_for=COPY_FOR)
 
-        return self._verb(shelf, ("mark", holder), ask)
+        return self._verb(stored, ("mark", holder), ask)
 
-    def complete(self, shelf: Shelf, holder: Holder, how: How = "succeeded", linger: float = 0.0) -> Told:
+    def complete(self, stored: Stored, holder: Holder, how: How = "succeeded", linger: float = 0.0) -> Told:
         def ask(entry: Kept | None) -> Step[bool]:
             ending = Ending(how=how, keep_for=KEEP, linger=linger)
-            return self._rules.complete(self._claimant(holder), ending, entry, shelf.receipts[holder.job], NOW)
+            return self._rules.complete(self._claimant(holder), ending, entry, stored.receipts[holder.job], NOW)
 
-        return self._verb(shelf, ("complete", holder, how, linger), ask)
+        return self._verb(stored, ("complete", holder, how, linger), ask)
 
-    def release(self, shelf: Shelf, holder: Holder, how: How, linger: float = 0.0, *, anyway: bool = False) -> Told:
+    def release(self, stored: Stored, holder: Holder, how: How, linger: float = 0.0, *, anyway: bool = False) -> Told:
         def ask(entry: Kept | None) -> Step[bool]:
             ending = Ending(how=how, keep_for=KEEP, linger=linger)
-            own = shelf.receipts[holder.job]
+            own = stored.receipts[holder.job]
             return self._rules.release(self._claimant(holder), ending, entry, own, NOW, anyway=anyway)
 
-        return self._verb(shelf, ("release", holder, how, linger, anyway), ask)
+        return self._verb(stored, ("release", holder, how, linger, anyway), ask)
 
-    def forget(self, shelf: Shelf, token: int) -> Told:
+    def forget(self, stored: Stored, token: int) -> Told:
         value = self._value(token) if token else 0
-        return self._verb(shelf, ("forget", token), lambda entry: self._rules.forget(entry, value, NOW))
+        return self._verb(stored, ("forget", token), lambda entry: self._rules.forget(entry, value, NOW))
 
     # -- what is no verb: time, loss, and names that change ------------------------------------------------------------
 
-    def run_out(self, shelf: Shelf) -> Shelf:
+    def run_out(self, stored: Stored) -> Stored:
         """The claim's deadline passes; the entry is known still if it outlives its claim."""
-        return self._changed(shelf, "run out", until=PAST)
+        return self._changed(stored, "run out", until=PAST)
 
-    def age_copy(self, shelf: Shelf) -> Shelf:
+    def age_copy(self, stored: Stored) -> Stored:
         """The time passes for which a published copy is trusted to be on its way."""
-        return self._changed(shelf, "age copy", copy_until=PAST)
+        return self._changed(stored, "age copy", copy_until=PAST)
 
-    def stop_lingering(self, shelf: Shelf) -> Shelf:
-        return self._changed(shelf, "stop lingering", held_until=0)
+    def stop_lingering(self, stored: Stored) -> Stored:
+        return self._changed(stored, "stop lingering", held_until=0)
 
-    def drop_entry(self, shelf: Shelf) -> Shelf:
+    def drop_entry(self, stored: Stored) -> Stored:
         """The entry is forgotten in time; receipts stay."""
-        return self._once(shelf, "drop entry", lambda: self._shelf(None, shelf.receipts))
+        return self._once(stored, "drop entry", lambda: self._stored(None, stored.receipts))
 
-    def retoken(self, shelf: Shelf, token: int) -> Shelf:
-        return self._changed(shelf, ("token", token), token=token)
+    def retoken(self, stored: Stored, token: int) -> Stored:
+        return self._changed(stored, ("token", token), token=token)
 
-    def recopy(self, shelf: Shelf, copy: int) -> Shelf:
+    def recopy(self, stored: Stored, copy: int) -> Stored:
         name = str(copy) if copy else ""
-        return self._changed(shelf, ("copy", copy), copy=AWAITED + name if shelf.is_awaited else name)
+        return self._changed(stored, ("copy", copy), copy=AWAITED + name if stored.is_awaited else name)
 
-    def rename(self, shelf: Shelf, names: tuple[tuple[str, str], ...]) -> Shelf:
+    def rename(self, stored: Stored, names: tuple[tuple[str, str], ...]) -> Stored:
         """Attempts are called otherwise from now on."""
-        if not any(old in shelf.attempts for old, _ in names):
-            return shelf
-        return self._once(shelf, ("rename", names), lambda: self._renamed(shelf, dict(names)))
+        if not any(old in stored.attempts for old, _ in names):
+            return stored
+        return self._once(stored, ("rename", names), lambda: self._renamed(stored, dict(names)))
 
-    def _renamed(self, shelf: Shelf, names: dict[str, str]) -> Shelf:
-        entry = shelf.entry
+    def _renamed(self, stored: Stored, names: dict[str, str]) -> Stored:
+        entry = stored.entry
         if entry is not None:
             requeued_by = names.get(entry.requeued_by, entry.requeued_by)
-            copy = names.get(entry.copy, entry.copy) if shelf.mover else entry.copy
+            copy = names.get(entry.copy, entry.copy) if stored.mover else entry.copy
             entry = replace(
                 entry,
                 attempt=names.get(entry.attempt, entry.attempt),
@@ -260,32 +260,32 @@ class Store:
             )
         receipts = tuple(
             receipt and replace(receipt, attempt=names.get(receipt.attempt, receipt.attempt))
-            for receipt in shelf.receipts
+            for receipt in stored.receipts
         )
-        return self._shelf(entry, receipts)
+        return self._stored(entry, receipts)
 
-    def _changed(self, shelf: Shelf, name: Any, **changes: Any) -> Shelf:
-        assert shelf.entry is not None
-        entry = shelf.entry
-        return self._once(shelf, name, lambda: self._shelf(replace(entry, **changes), shelf.receipts))
+    def _changed(self, stored: Stored, name: Any, **changes: Any) -> Stored:
+        assert stored.entry is not None
+        entry = stored.entry
+        return self._once(stored, name, lambda: self._stored(replace(entry, **changes), stored.receipts))
 
     # -- between the model's words and the rules' ----------------------------------------------------------------------
 
-    def _once(self, shelf: Shelf, name: Any, compute: Callable[[], Known]) -> Known:
-        known: Known | None = shelf.memo.get(name)
+    def _once(self, stored: Stored, name: Any, compute: Callable[[], Known]) -> Known:
+        known: Known | None = stored.memo.get(name)
         if known is None:
-            known = shelf.memo[name] = compute()
+            known = stored.memo[name] = compute()
         return known
 
-    def _verb(self, shelf: Shelf, name: Any, ask: Callable[[Kept | None], Step[bool]]) -> Told:
-        known: Told | None = shelf.memo.get(name)
+    def _verb(self, stored: Stored, name: Any, ask: Callable[[Kept | None], Step[bool]]) -> Told:
+        known: Told | None = stored.memo.get(name)
         if known is None:
-            step = ask(self._entry(shelf))
-            known = shelf.memo[name] = step.answer, self._saved(shelf, step, shelf.token)
+            step = ask(self._entry(stored))
+            known = stored.memo[name] = step.answer, self._saved(stored, step, stored.token)
         return known
 
-    def _entry(self, shelf: Shelf) -> Kept | None:
-        entry = shelf.entry
+    def _entry(self, stored: Stored) -> Kept | None:
+        entry = stored.entry
         if entry is None or entry.gone_at <= NOW:
             return None
         return replace(entry, token=self._value(entry.token))
@@ -315,14 +315,14 @@ class Store:
             return Answer("lease", owner, token, answer.state, answer.attempt, starts=answer.starts)
         return Answer("held", owner, token, answer.state, answer.attempt, answer.publish, payload=answer.payload)
 
-    def _saved(self, shelf: Shelf, step: Step[Any], newest: int) -> Shelf:
-        entry, receipts = shelf.entry, shelf.receipts
+    def _saved(self, stored: Stored, step: Step[Any], newest: int) -> Stored:
+        entry, receipts = stored.entry, stored.receipts
         if step.entry is not None:
             entry = self._normal(step.entry, newest)
         if step.receipt is not None:
             job = _index(step.receipt.owner)
             receipts = (*receipts[:job], _normal_receipt(step.receipt), *receipts[job + 1 :])
-        return self._shelf(entry, receipts)
+        return self._stored(entry, receipts)
 
     def _normal(self, entry: Kept, newest: int) -> Kept:
         """What no rule decides by is the same for all; what is counted only for `max_starts` is counted only there."""
@@ -339,13 +339,13 @@ class Store:
             held_until=LIVE if entry.held_until > NOW else 0,
         )
 
-    def _shelf(self, entry: Kept | None, receipts: tuple[Receipt | None, ...]) -> Shelf:
+    def _stored(self, entry: Kept | None, receipts: tuple[Receipt | None, ...]) -> Stored:
         if entry is not None and entry.gone_at <= NOW:
             entry = None
-        shelf = self._shelves.get((entry, receipts))
-        if shelf is None:
-            shelf = self._shelves[entry, receipts] = Shelf(entry, receipts)
-        return shelf
+        stored = self._all_stored.get((entry, receipts))
+        if stored is None:
+            stored = self._all_stored[entry, receipts] = Stored(entry, receipts)
+        return stored
 
 
 def _normal_receipt(receipt: Receipt) -> Receipt:
