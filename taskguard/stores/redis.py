@@ -21,7 +21,8 @@ from taskguard.rules import MICROS, micros, token_of
 from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
 from taskguard.stores import safe_url
 from taskguard.stores.histories.redis import RedisHistory
-from taskguard.stores.redis_wire import Connections, ForeignValueError, Lent, Script, Wire
+from taskguard.stores.redis_errors import ForeignValueError
+from taskguard.stores.redis_wire import Connections, Lent, Script, Wire
 
 SCAN_PAGE = 500
 
