@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from reprlib import Repr
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from zlib import crc32
 
 from taskguard.canonical import braced, canonical, name_of
@@ -86,10 +86,6 @@ class KeyMaker:
             if needed <= bound.arguments.keys():
                 return self._key(self._choice.form(bound))
         return self(args, kwargs)
-
-    def all(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-        """Every key the call may be held under, the newest digest first."""
-        return (self(args, kwargs),)
 
     def explicit(self, idempotency_key: str) -> str:
         """The key for a caller's own idempotency key; never that of a call."""
@@ -269,8 +265,7 @@ def _parse_field(template: str, name: str, spec: str | None, conversion: str | N
 _MISSING = object()
 
 
-@dataclass(frozen=True)
-class _Path:
+class _Path(NamedTuple):
     text: str
     by: By
     first: str
@@ -324,8 +319,7 @@ class _All:
         return braced([canonical(name) + canonical(value, name) for name, value in bound.arguments.items()])
 
 
-@dataclass(frozen=True)
-class _Fields:
+class _Fields(NamedTuple):
     paths: tuple[_Path, ...]
 
     @property
@@ -340,8 +334,7 @@ class _Fields:
         return f"[{''.join([path.form(bound) for path in self.paths])}]"
 
 
-@dataclass(frozen=True)
-class _Template:
+class _Template(NamedTuple):
     pieces: tuple[str | _Path, ...]
 
     @property
@@ -359,10 +352,11 @@ class _Template:
         return f"template:[{''.join(forms)}]"
 
 
-@dataclass(frozen=True)
 class _Made:
-    function: Callable[..., object]
-    needed: ClassVar[None] = None
+    needed = None
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self.function = function
 
     def check(self, signature: inspect.Signature) -> None:
         try:

@@ -9,9 +9,9 @@ from taskguard.engine.envelope import Envelope
 from taskguard.engine.value import Value
 from taskguard.places import job_of, next_of, place_of, run_of
 from taskguard.policy import Policy
-from taskguard.rules import MICROS
 from taskguard.schedule.note import Note
 from taskguard.schedule.payload import write
+from taskguard.store import MICROS
 
 Conflict = Literal["skip", "raise", "wait"]
 

@@ -17,8 +17,7 @@ from taskguard.guard import Guard
 from taskguard.policy import Policy
 from taskguard.rq.noted import NotedJob, noted_class
 from taskguard.rq.owner import is_other_run, job_id_of
-from taskguard.rules import MICROS
-from taskguard.store import Claimant, Ending, Entry, Held, How, Store
+from taskguard.store import MICROS, Claimant, Ending, Entry, Held, How, Store
 
 APPEARS_WITHIN = 1.0
 """Between its claim and its enqueueing a job is not to be found in RQ. After so long its caller has died in between."""

@@ -28,8 +28,7 @@ from taskguard import native
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
 from taskguard.forks import Forked, watch_forks
 from taskguard.names import check_namespace
-from taskguard.rules import MICROS, micros, token_of
-from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
+from taskguard.store import MICROS, Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease, micros, token_of
 from taskguard.stores import safe_url
 from taskguard.stores.histories.postgresql import PostgresHistory
 from taskguard.stores.turns import Turns

@@ -17,8 +17,7 @@ import redis
 from taskguard.errors import ConfigurationError
 from taskguard.evictions import Eviction
 from taskguard.names import check_namespace
-from taskguard.rules import MICROS, micros, token_of
-from taskguard.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
+from taskguard.store import MICROS, Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease, micros, token_of
 from taskguard.stores import safe_url
 from taskguard.stores.histories.redis import RedisHistory
 from taskguard.stores.redis_errors import ForeignValueError

@@ -22,10 +22,11 @@ _PASSING = (
 _PASSING_CODES = frozenset(["BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS"]) | frozenset(
     ["OOM", "READONLY", "TRYAGAIN", "UNKILLABLE"]
 )
-_WRAPPED = re.compile(r"Error running script \(call to \w+\): (?:@user_script: ?\d+: )+-?")
+# Not compiled here: each work horse imports this, and few ever need it.
+_WRAPPED = r"Error running script \(call to \w+\): (?:@user_script: ?\d+: )+-?"
 """What Redis before 7 writes in front of what a script's command was told, its code included."""
-_WITHOUT_RIGHTS = re.compile("ACL failure in script|The user executing the script can't")
-_STUMBLED = re.compile(r"user_script:\d+: (NOT_OURS |attempt to |bad argument )")
+_WITHOUT_RIGHTS = "ACL failure in script|The user executing the script can't"
+_STUMBLED = r"user_script:\d+: (NOT_OURS |attempt to |bad argument )"
 """The script met something else than what it writes itself."""
 
 
@@ -40,13 +41,13 @@ def explain(error: redis.exceptions.RedisError, store: str, namespace: str) -> N
         raise StoreError(store, f"{text}: check the user and the password in the store's URL") from None
     if is_passing(error):
         raise StoreUnavailableError(store, text) from error
-    if isinstance(error, redis.exceptions.NoPermissionError) or _WITHOUT_RIGHTS.match(text):
+    if isinstance(error, redis.exceptions.NoPermissionError) or re.match(_WITHOUT_RIGHTS, text):
         raise StoreError(
             store,
             f"{text}; the user of the store's URL lacks a right: ACL SETUSER … ~{namespace}:* +@read +@write "
             "+@scripting +@connection +time +info",
         ) from error
-    if text.startswith("WRONGTYPE") or _STUMBLED.match(text):
+    if text.startswith("WRONGTYPE") or re.match(_STUMBLED, text):
         raise ForeignValueError(
             store,
             "something else than an entry of ours is kept under its key; nothing was changed. "
@@ -62,4 +63,4 @@ def is_passing(error: redis.exceptions.RedisError) -> bool:
 def _said(error: redis.exceptions.RedisError) -> str:
     """What the server said, its code first; redis-py leaves out the codes that it has a class of its own for."""
     # By its place and not by its name alone: a key can be called anything, and some errors quote it.
-    return _WRAPPED.sub("", str(error), count=1) if str(error).startswith("Error running script") else str(error)
+    return re.sub(_WRAPPED, "", str(error), count=1) if str(error).startswith("Error running script") else str(error)
