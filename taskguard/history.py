@@ -137,7 +137,8 @@ class Recorder(Forked):
             return
         # Two threads may both find it so; that is harmless. Rung each time: a signal may have torn away who was to.
         due = self._due
-        self._ring_by(now if len(self._waiting) == AT_ONCE else now + GATHER if due is None else due)
+        self._due = due = now if len(self._waiting) == AT_ONCE else now + GATHER if due is None else due
+        self._alarm.ring_by(due)
 
     def hold_back(self) -> None:
         """Gather until the end, or `go_on`: for a process that mostly ends before a thread for this would pay."""

@@ -9,7 +9,7 @@ from taskguard.engine.envelope import Envelope
 from taskguard.engine.value import Value
 from taskguard.protocol.entry_names import job_of, next_of, place_of, run_of
 from taskguard.protocol.policy import Policy
-from taskguard.protocol.rules import MICROS
+from taskguard.protocol.store import MICROS
 from taskguard.schedule.note import Note
 from taskguard.schedule.payload import write
 

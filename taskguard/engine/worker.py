@@ -107,7 +107,8 @@ class Delivery(Leaving):
         is_named, self.stamp, self.met_itself = self.phase == "naming", "", False
         if isinstance(answer, Lease):
             return self._got(answer)
-        self.envelope = self.envelope._replace(after_outage=False)
+        if self.envelope.after_outage:
+            self.envelope = self.envelope._replace(after_outage=False)
         layer = self.layers[self.at]
         if not layer.policy.enforce and not self.beside:
             self.at, self.beside = len(self.layers) - 1, True
@@ -143,7 +144,8 @@ class Delivery(Leaving):
         if not is_last:
             self.at += 1
             return self._ask()
-        self.envelope = self.envelope._replace(after_outage=False)
+        if self.envelope.after_outage:
+            self.envelope = self.envelope._replace(after_outage=False)
         if self.queue_entry and is_next(self.envelope):
             self.phase = "taking_place"
             return Look(entry=self.queue_entry)

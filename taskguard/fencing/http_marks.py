@@ -11,8 +11,7 @@ from itertools import count
 from typing import Any, Protocol
 
 from taskguard.errors import ConfigurationError, StoreError
-from taskguard.protocol.rules import MICROS, micros
-from taskguard.protocol.store import Store
+from taskguard.protocol.store import MICROS, Store, micros
 from taskguard.stores.atomic import AtomicDict
 
 PURGE_EVERY = 64

@@ -6,9 +6,8 @@ import difflib
 import inspect
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from reprlib import Repr
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from taskguard.errors import ConfigurationError, KeyArgumentError
 from taskguard.keys.canonical import braced, canonical, name_of
@@ -110,8 +109,7 @@ def _parse_field(template: str, name: str, spec: str | None, conversion: str | N
 _MISSING = object()
 
 
-@dataclass(frozen=True)
-class _Path:
+class _Path(NamedTuple):
     text: str
     by: By
     first: str
@@ -166,8 +164,7 @@ class AllArguments:
         return braced([canonical(name) + canonical(value, name) for name, value in bound.arguments.items()]), ""
 
 
-@dataclass(frozen=True)
-class _Fields:
+class _Fields(NamedTuple):
     paths: tuple[_Path, ...]
 
     @property
@@ -187,8 +184,7 @@ class _Fields:
         return f"[{forms}]", label_of(" ".join(shown))
 
 
-@dataclass(frozen=True)
-class _Template:
+class _Template(NamedTuple):
     pieces: tuple[str | _Path, ...]
 
     @property
@@ -210,10 +206,11 @@ class _Template:
         return f"template:[{forms}]", label_of(shown)
 
 
-@dataclass(frozen=True)
 class _Made:
-    function: Callable[..., object]
-    needed: ClassVar[None] = None
+    needed = None
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self.function = function
 
     def check(self, signature: inspect.Signature) -> None:
         try:

@@ -80,10 +80,6 @@ class KeyMaker:
                 return self._key(self._choice.form(bound)[0])
         return self(args, kwargs)
 
-    def all(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-        """Every key the call may be held under, the newest digest first."""
-        return (self(args, kwargs),)
-
     def explicit(self, idempotency_key: str) -> str:
         """The key for a caller's own idempotency key; never that of a call."""
         if not isinstance(idempotency_key, str) or not idempotency_key:

@@ -13,11 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from taskguard.protocol.store import MICROS as MICROS
 from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Held, How, Lease, State
+from taskguard.protocol.store import micros as micros
+from taskguard.protocol.store import token_of as token_of
 
 Answer = TypeVar("Answer")
 
-MICROS = 1_000_000
 RELEASE_MEMORY = 60 * MICROS
 """How long a plain release is remembered at most, unless it may be repeated for longer (`Ending.repeat_for`)."""
 DEATHS_REMEMBERED = 8
@@ -405,15 +407,6 @@ class Rules:
             "free", "", "", entry.token, now, now + entry.keep, entry.keep, label=entry.label, where=entry.where
         )
         return Step(True, free)
-
-
-def micros(seconds: float) -> int:
-    return round(seconds * MICROS)
-
-
-def token_of(claimant: Claimant) -> int:
-    """The token the claimant knows of; 0 for one that settles for a dead process and knows the attempt alone."""
-    return claimant.token if isinstance(claimant, (Lease, Held)) else 0
 
 
 def stamp_of(entry: Kept) -> str:

@@ -17,6 +17,7 @@ Reuse: TypeAlias = Literal["nothing", "success", "anything"]
 
 TOKEN_LIMIT = 2**53
 """A token is a count of microseconds and must stay exact in a Lua double."""
+MICROS = 1_000_000
 
 
 @dataclass(slots=True)
@@ -297,3 +298,12 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Give back what the store holds open. A closed store is not used again."""
+
+
+def micros(seconds: float) -> int:
+    return round(seconds * MICROS)
+
+
+def token_of(claimant: Claimant) -> int:
+    """The token the claimant knows of; 0 for one that settles for a dead process and knows the attempt alone."""
+    return claimant.token if isinstance(claimant, (Lease, Held)) else 0

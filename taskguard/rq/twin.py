@@ -15,8 +15,7 @@ from rq.job import Job, JobStatus
 from taskguard.engine.drive import end_queued
 from taskguard.guard import Guard
 from taskguard.protocol.policy import Policy
-from taskguard.protocol.rules import MICROS
-from taskguard.protocol.store import Claimant, Ending, Entry, Held, How, Store
+from taskguard.protocol.store import MICROS, Claimant, Ending, Entry, Held, How, Store
 from taskguard.rq.guarded_job import NotedJob, noted_class
 from taskguard.rq.owner import is_other_run, job_id_of
 

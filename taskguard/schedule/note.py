@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Overlap = Literal["skip", "buffer_one", "buffer_all", "cancel_other", "allow_all"]
 
@@ -13,8 +12,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROS = 1_000_000
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(NamedTuple):
     schedule: str
     """The entry's name."""
     at: float
@@ -30,13 +28,13 @@ class Note:
         return _EPOCH + timedelta(microseconds=round(self.at * _MICROS))
 
     def as_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return self._asdict()
 
     @classmethod
     def of(cls, found: Mapping[str, Any] | None) -> Note | None:
         """The note in a message; None if it has none, or one that cannot be read."""
         try:
-            return None if not found else cls(**{name: found[name] for name in cls.__dataclass_fields__})
+            return None if not found else cls(**{name: found[name] for name in cls._fields})
         except (KeyError, TypeError):
             return None
 

@@ -26,8 +26,19 @@ from psycopg.rows import namedtuple_row
 
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
 from taskguard.protocol.names import check_namespace
-from taskguard.protocol.rules import MICROS, micros, token_of
-from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
+from taskguard.protocol.store import (
+    MICROS,
+    Claim,
+    Claimant,
+    Completed,
+    Ending,
+    Entry,
+    Guarantees,
+    Held,
+    Lease,
+    micros,
+    token_of,
+)
 from taskguard.runtime import native
 from taskguard.runtime.forks import Forked, watch_forks
 from taskguard.stores import safe_url

@@ -16,12 +16,24 @@ import redis
 
 from taskguard.errors import ConfigurationError
 from taskguard.protocol.names import check_namespace
-from taskguard.protocol.rules import MICROS, micros, token_of
-from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Guarantees, Held, Lease
+from taskguard.protocol.store import (
+    MICROS,
+    Claim,
+    Claimant,
+    Completed,
+    Ending,
+    Entry,
+    Guarantees,
+    Held,
+    Lease,
+    micros,
+    token_of,
+)
 from taskguard.runtime.evictions import Eviction
 from taskguard.stores import safe_url
 from taskguard.stores.histories.redis import RedisHistory
-from taskguard.stores.redis_wire import Connections, ForeignValueError, Lent, Script, Wire
+from taskguard.stores.redis_errors import ForeignValueError
+from taskguard.stores.redis_wire import Connections, Lent, Script, Wire
 
 SCAN_PAGE = 500
 

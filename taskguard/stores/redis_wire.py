@@ -1,4 +1,4 @@
-"""How we speak to Redis: a connection of redis-py, our own way of packing, and every failure under its right name.
+"""How we speak to Redis: a connection of redis-py, and our own way of packing.
 
 The driver is asked for connections and for reading replies. Its pool and its packing cost more than a request does.
 """
@@ -6,59 +6,24 @@ The driver is asked for connections and for reading replies. Its pool and its pa
 from __future__ import annotations
 
 import hashlib
-import re
 import select
 import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from importlib.resources import files
-from typing import Any, NoReturn
+from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from taskguard.errors import StoreError, StoreUnavailableError
 from taskguard.runtime import native
 from taskguard.runtime.forks import Forked, watch_forks
+from taskguard.stores.redis_errors import explain, is_passing
 from taskguard.stores.turns import Turns
 
 TIMEOUT = 5.0
-
-# What a server says that cannot serve us now and may later; nothing was carried out.
-_PASSING = (
-    redis.exceptions.ConnectionError,
-    redis.exceptions.TimeoutError,
-    redis.exceptions.ReadOnlyError,
-    redis.exceptions.OutOfMemoryError,
-    redis.exceptions.ClusterDownError,
-    redis.exceptions.MasterDownError,
-    redis.exceptions.TryAgainError,
-)
-_PASSING_CODES = frozenset(
-    [
-        "BUSY",
-        "CLUSTERDOWN",
-        "LOADING",
-        "MASTERDOWN",
-        "MISCONF",
-        "NOREPLICAS",
-        "OOM",
-        "READONLY",
-        "TRYAGAIN",
-        "UNKILLABLE",
-    ]
-)
-_WRAPPED = re.compile(r"Error running script \(call to \w+\): (?:@user_script: ?\d+: )+-?")
-"""What Redis before 7 writes in front of what a script's command was told, its code included."""
-_WITHOUT_RIGHTS = re.compile("ACL failure in script|The user executing the script can't")
-_STUMBLED = re.compile(r"user_script:\d+: (NOT_OURS |attempt to |bad argument )")
-"""The script met something else than what it writes itself."""
-
-
-class ForeignValueError(StoreError):
-    """Something else than an entry of ours is kept under an entry's key."""
 
 
 class Script:
@@ -142,7 +107,7 @@ class Wire:
                     raise reply
             return replies
         except redis.exceptions.RedisError as error:
-            self._explain(error)
+            explain(error, self._name, self._namespace)
 
     def learn_silence(self) -> None:
         """Find out whether the server can be told not to answer. A user may lack the right, and a proxy the command.
@@ -159,7 +124,7 @@ class Wire:
             except redis.exceptions.ResponseError:
                 self.can_be_silent = False
         except redis.exceptions.RedisError as error:
-            self._explain(error)
+            explain(error, self._name, self._namespace)
         finally:
             connection.disconnect()
 
@@ -194,26 +159,6 @@ class Wire:
             # They wait in the hub of this thread, which ends with it.
             native.at_thread_end(lambda: self._renewing.pop(thread, mine).close())
         return mine
-
-    def _explain(self, error: redis.exceptions.RedisError) -> NoReturn:
-        text = _said(error)
-        if isinstance(error, (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError)):
-            raise StoreError(self._name, f"{text}: check the user and the password in the store's URL") from None
-        if _is_passing(error):
-            raise StoreUnavailableError(self._name, text) from error
-        if isinstance(error, redis.exceptions.NoPermissionError) or _WITHOUT_RIGHTS.match(text):
-            raise StoreError(
-                self._name,
-                f"{text}; the user of the store's URL lacks a right: ACL SETUSER … ~{self._namespace}:* +@read +@write "
-                "+@scripting +@connection +time +info",
-            ) from error
-        if text.startswith("WRONGTYPE") or _STUMBLED.match(text):
-            raise ForeignValueError(
-                self._name,
-                "something else than an entry of ours is kept under its key; nothing was changed. "
-                f"Give taskguard a namespace of its own, or remove the foreign keys below {self._namespace!r} ({text})",
-            ) from error
-        raise StoreError(self._name, text) from error
 
 
 class Connections(Forked):
@@ -367,18 +312,23 @@ def _replies(
     over: Connections, commands: bytes, expected: int, meanwhile: Callable[[], None] | None = None
 ) -> list[Any]:
     """What the server answers, errors of commands too. The connection goes back once all of it is read."""
-    connection = over.take()
+    connection, replies, is_sound = over.take(), [], True
     try:
         connection.send_packed_command([commands], check_health=False)
         if meanwhile is not None:
             meanwhile()
-        replies = [_reply(connection) for _ in range(expected)]
+        for _ in range(expected):
+            try:
+                replies.append(connection.read_response(disable_decoding=True))
+            except redis.exceptions.ResponseError as error:  # a reply like any other: the rest is to be read
+                replies.append(error)
+                is_sound = is_sound and not is_passing(error)
     except BaseException:
         # Also a signal's: a reply that is still on its way must not be read by the next caller. It is not given back
         # at all: a second signal may come before it is disconnected.
         over.drop(connection)
         raise
-    if all(_is_sound_after(reply) for reply in replies if isinstance(reply, Exception)):
+    if is_sound:
         over.give_back(connection)
     else:
         # One that says "read only" may come from a server that is not the primary any more: the next verb looks anew.
@@ -386,28 +336,10 @@ def _replies(
     return replies
 
 
-def _reply(connection: Any) -> Any:
-    try:
-        return connection.read_response(disable_decoding=True)
-    except redis.exceptions.ResponseError as error:  # a reply like any other: the rest is to be read
-        return error
-
-
-def _is_sound_after(error: BaseException) -> bool:
-    return isinstance(error, redis.exceptions.ResponseError) and not _is_passing(error)
-
-
-def _is_passing(error: redis.exceptions.RedisError) -> bool:
-    return isinstance(error, _PASSING) or _said(error).partition(" ")[0] in _PASSING_CODES
-
-
-def _said(error: redis.exceptions.RedisError) -> str:
-    """What the server said, its code first; redis-py leaves out the codes that it has a class of its own for."""
-    # By its place and not by its name alone: a key can be called anything, and some errors quote it.
-    return _WRAPPED.sub("", str(error), count=1) if str(error).startswith("Error running script") else str(error)
-
-
 def packed(command: Sequence[Any]) -> bytes:
     """The command as it goes over the wire, at a third of the driver's price."""
-    words = [word if type(word) is bytes else str(word).encode() for word in command]
-    return b"*%d\r\n%b" % (len(words), b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words]))
+    words = [b"*%d\r\n" % len(command)]
+    for word in command:
+        text = word if type(word) is bytes else str(word).encode()
+        words.append(b"$%d\r\n%b\r\n" % (len(text), text))
+    return b"".join(words)

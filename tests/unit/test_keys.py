@@ -71,10 +71,6 @@ def test_a_space_without_a_name_is_refused():
         maker(space="")
 
 
-def test_all_keys_of_a_call_start_with_the_newest():
-    assert maker().all((1,), {}) == (maker()((1,), {}),)
-
-
 @pytest.mark.parametrize("by", ["order", ("order", "currency"), "{order}:{currency}"])
 def test_who_looks_for_a_key_need_not_know_what_it_is_not_made_of(by):
     def charge(order, cents, /, currency="EUR", *, note): ...

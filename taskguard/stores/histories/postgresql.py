@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from taskguard.history import KEPT_FOR, MOST, Line
-from taskguard.protocol.rules import MICROS, micros
+from taskguard.protocol.store import MICROS, micros
 
 TRIM_EVERY = 16
 """Additions between two looks for what is too much."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from taskguard.history import KEPT_FOR, MOST, Line
-from taskguard.protocol.rules import MICROS, micros
+from taskguard.protocol.store import MICROS, micros
 from taskguard.stores.redis_wire import Script, Wire
 
 PAGE = 1000
