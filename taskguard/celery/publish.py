@@ -11,6 +11,7 @@ from celery.utils import uuid
 
 from taskguard.celery.call import Call
 from taskguard.celery.delivery import running
+from taskguard.celery.events import Calling
 from taskguard.celery.guarding import Guarding, TaskGuard
 from taskguard.celery.items import is_no_task
 from taskguard.celery.result import StoredResult, handle, info
@@ -142,7 +143,8 @@ class _OneCall:
     def _ask(self, effect: fx.Ask) -> Lease | Held | Completed:
         arguments = self._task.arguments(self._call.args or (), self._call.kwargs or {})
         try:
-            answer = self._guarding.calls.ask(check_claim(effect.claim), patience=PATIENCE, arguments=arguments)[1]
+            with Calling(self._call.name):
+                answer = self._guarding.calls.ask(check_claim(effect.claim), patience=PATIENCE, arguments=arguments)[1]
         except StoreError:
             if self._interrupted is not None:
                 raise self._interrupted from None
