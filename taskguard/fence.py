@@ -46,6 +46,7 @@ class Fence:
         effects: Effects,
         scheduled_for: datetime | None = None,
         schedule: str = "",
+        unguarded: bool = False,
     ) -> None:
         self._holding = holding
         self._effects = effects
@@ -60,9 +61,12 @@ class Fence:
         """The moment a scheduled run is for, whenever it fires."""
         self.schedule = schedule
         """The name of the schedule's entry; empty for a run that was not scheduled."""
+        self.unguarded = unguarded
+        """Whether it guards nothing: the body was called directly, or runs without a claim. Nobody is kept out."""
 
     def __repr__(self) -> str:
-        return f"Fence(key={self.key!r}, owner={self.owner!r}, token={self.token})"
+        guards = ", unguarded" if self.unguarded else ""
+        return f"Fence(key={self.key!r}, owner={self.owner!r}, token={self.token}{guards})"
 
     @property
     def key(self) -> str:

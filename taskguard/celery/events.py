@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 from weakref import proxy
 
@@ -10,6 +11,7 @@ from celery._state import get_current_worker_task
 
 from taskguard.celery.headers import EVENTS
 from taskguard.events import Event
+from taskguard.keys.maker import space_of
 
 SENT = frozenset({"duplicate", "reused", "took_over", "refused", "wait_timeout", "too_many_starts"})
 
@@ -29,7 +31,28 @@ class CeleryEvents:
                 task.send_event(_name(event), name=task.name, **_facts(event))
         elif event.kind == "duplicate" and self._app.conf.task_send_sent_event:
             with self._app.events.default_dispatcher() as dispatcher:
-                dispatcher.send(_name(event), uuid=event.owner, **_facts(event))
+                name = getattr(_in_hand, "name", "") or space_of(event.key)
+                dispatcher.send(_name(event), uuid=event.owner, name=name, **_facts(event))
+
+
+class Calling:
+    """While the block runs, this thread publishes a call of that task: an event of the guard is about it."""
+
+    __slots__ = ("_before", "_name")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._before = getattr(_in_hand, "name", "")
+        _in_hand.name = self._name
+
+    def __exit__(self, *_: object) -> None:
+        _in_hand.name = self._before
+
+
+_in_hand = threading.local()
+"""The name of the task that is called just now: an event of the guard has the key alone, and monitors show names."""
 
 
 def _name(event: Event) -> str:

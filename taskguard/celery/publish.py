@@ -10,6 +10,7 @@ from typing import Any
 from celery.utils import uuid
 
 from taskguard.celery.delivery import in_hand
+from taskguard.celery.events import Calling
 from taskguard.celery.guarding import Guarding, TaskGuard
 from taskguard.celery.headers import Call
 from taskguard.celery.map_items import is_no_task
@@ -141,7 +142,8 @@ class _OneCall:
         task, call = self._task, self._call
         arguments = task.arguments(call.args or (), call.kwargs or {}) if task.shows_arguments else ""
         try:
-            answer = self._guarding.calls.ask(check_claim(effect.claim), patience=PATIENCE, arguments=arguments)[1]
+            with Calling(self._call.name):
+                answer = self._guarding.calls.ask(check_claim(effect.claim), patience=PATIENCE, arguments=arguments)[1]
         except StoreError:
             if self._interrupted is not None:
                 raise self._interrupted from None

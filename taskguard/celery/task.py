@@ -17,6 +17,7 @@ from celery.utils.imports import symbol_by_name
 
 from taskguard.celery.app import install
 from taskguard.celery.delivery import ENDED, deliver, in_hand
+from taskguard.celery.fenced import with_fence
 from taskguard.celery.first_success import expect_no_more
 from taskguard.celery.guarding import TaskGuard, checked, is_installed
 from taskguard.celery.headers import CALL, IDEMPOTENCY_KEY, envelope_in
@@ -34,8 +35,7 @@ from taskguard.celery.task_options import (
 )
 from taskguard.engine.call_info import CallInfo
 from taskguard.errors import ConfigurationError, StoreError
-from taskguard.fence import current_fence
-from taskguard.keys.signatures import fence_parameter, read_signature, runs_later, signature_of
+from taskguard.keys.signatures import fence_parameter, runs_later, signature_of
 from taskguard.protocol.policy import Policy
 from taskguard.protocol.store import Ending
 from taskguard.runtime.switch import is_off
@@ -236,11 +236,10 @@ def _task_of_function(app: Celery | None, function: Callable[..., Any], policy: 
             f"{function!r} only begins when it is called (it is a coroutine or a generator), so its end cannot be "
             "guarded; give a plain function"
         )
-    visible = with_fence(function)
-    name = options.get("name") or function.__qualname__
+    name, bound = options.get("name") or f"{function.__module__}.{function.__name__}", bool(options.get("bind"))
     # A key that cannot be made is an error here, not at the first call.
-    policy.keys_for(signature_of(visible, bound=bool(options.get("bind"))), name)
-
+    keys = policy.keys_for(signature_of(function, bound=bound), name)
+    visible = with_fence(function, keys, bound=bound)
     hooks = _hooks_in(options)
 
     def options_for(base: type) -> dict[str, Any]:
@@ -266,9 +265,9 @@ def _task_of_class(app: Celery | None, base: Any, policy: Policy, options: dict[
         raise ConfigurationError(f"{base!r} is no task class; let it inherit from celery.Task")
     check_for_class(options)
     function = _body_of(base)[0]
+    keys = policy.keys_for(signature_of(function, bound=True), options.get("name") or base.name or base.__qualname__)
     if fence_parameter(function) is not None:
-        options = {**options, "run": with_fence(function)}
-    policy.keys_for(signature_of(options.get("run", function), bound=True), base.name or base.__qualname__)
+        options = {**options, "run": with_fence(function, keys, bound=True)}
     hooks = _hooks_in(options)
     body = {**options, "abstract": False, "taskguard_policy": policy, "__module__": base.__module__}
     guarded: Any = type(base.__name__, (guarded_base(_with_hooks(base, hooks)),), body)
@@ -354,27 +353,6 @@ def _hooks_in(options: dict[str, Any]) -> dict[str, Any]:
 def _with_hooks(base: type, hooks: Mapping[str, Any]) -> type:
     """*base* with hooks that were given as options: behind the guard's own, not in their place."""
     return type(base.__name__, (base,), {**hooks, "abstract": True, "__module__": base.__module__}) if hooks else base
-
-
-def with_fence(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function as its callers see it: without the fence, which it is given when it runs."""
-    name = fence_parameter(function)
-    if name is None:
-        return function
-
-    @functools.wraps(function)
-    def fenced(*args: Any, **kwargs: Any) -> Any:
-        if name in kwargs:
-            raise TypeError(f"{function.__qualname__}() is given {name!r} by the guard, not by its caller")
-        return function(*args, **kwargs, **{name: current_fence()})
-
-    signature = read_signature(function)
-    rest = [parameter for parameter in signature.parameters.values() if parameter.name != name]
-    if signature.parameters[name].kind is inspect.Parameter.POSITIONAL_ONLY:
-        raise ConfigurationError(f"{function.__qualname__}: the parameter {name} is given by name; let it have one")
-    fenced.__signature__ = signature.replace(parameters=rest)  # type: ignore[attr-defined]
-    fenced.__annotations__ = {key: value for key, value in function.__annotations__.items() if key != name}
-    return fenced
 
 
 def _body_of(task_class: type) -> tuple[Callable[..., Any], bool]:

@@ -1,10 +1,18 @@
-"""The fence of a body that runs unguarded: a token that rises, and a lease that nobody can take away."""
+"""The fence of a body that runs unguarded: a token that rises, and a lease that nobody can take away.
+
+One kind for all of them: a direct call of a guarded function, a process that is switched off, a job that
+`on_store_error="run_unguarded"` lets run while the store is away. No key is claimed and nobody is kept out. In the
+body's own database the fence does what any fence does: its token is newer than those before it.
+"""
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from taskguard.fence import Effects, Fence, current_fences, make_current
 from taskguard.protocol.policy import DEFAULT_KEEP, LONGEST
@@ -13,7 +21,18 @@ from taskguard.runtime.blocks import Block
 from taskguard.runtime.clocks import since_boot
 from taskguard.runtime.heartbeat import Holding
 
+if TYPE_CHECKING:
+    from taskguard.keys.maker import KeyMaker
+
 _NO_STORE = cast(Any, object())
+_newest = 0
+
+
+def _new_token() -> int:
+    """As stores make them: the time in µs, and more than the one before."""
+    global _newest
+    _newest = max(_newest + 1, time.time_ns() // 1000)
+    return _newest
 
 
 def lone_fence(key: str, owner: str, idempotency_key: str = "", effects: Effects | None = None) -> LoneFence:
@@ -24,9 +43,17 @@ def lone_fence(key: str, owner: str, idempotency_key: str = "", effects: Effects
     return LoneFence(key, owner, idempotency_key, effects)
 
 
+def fence_of_direct_call(keys: KeyMaker, args: Sequence[Any], kwargs: Mapping[str, Any]) -> LoneFence:
+    """The same for a call that nobody guards. Each is work of its own."""
+    key = keys.space
+    with suppress(Exception):  # nothing is claimed under it: a key that cannot be made is no reason not to run
+        key = keys(args, kwargs)
+    return LoneFence(key, f"direct-call:{os.urandom(8).hex()}", "", None)
+
+
 class LoneFence(Block):
     def __init__(self, key: str, owner: str, idempotency_key: str, effects: Effects | None) -> None:
-        lease = Lease(key, owner, "unguarded", token=time.time_ns() // 1000, starts=1)
+        lease = Lease(key, owner, "unguarded", token=_new_token(), starts=1)
         self._holding = Holding(lease, seconds=LONGEST, asked=since_boot(), on_lost="continue")
         known_by = idempotency_key or owner
         self._fence = Fence(
@@ -35,6 +62,7 @@ class LoneFence(Block):
             ask=lambda _: None,
             idempotency_key=known_by,
             effects=effects or Effects(known_by, owner, DEFAULT_KEEP),
+            unguarded=True,
         )
 
     def __enter__(self) -> Fence:

@@ -218,7 +218,13 @@ class JobGuard(GuardedFunction):
             return self.function(*args, **kwargs)
         if name in kwargs:
             raise TypeError(f"{self.name}() is given {name!r} by the guard, not by its caller")
-        return self.function(*args, **kwargs, **{name: current_fence()})
+        fence = current_fence()
+        if fence is not None:
+            return self.function(*args, **kwargs, **{name: fence})
+        from taskguard.engine.unguarded import fence_of_direct_call  # a job does not need it
+
+        with fence_of_direct_call(self.keys, args, kwargs) as fence:
+            return self.function(*args, **kwargs, **{name: fence})
 
     @property
     def own_guard(self) -> Guard:

@@ -450,6 +450,7 @@ def test_celerys_events_tell_of_duplicates(scene):
         wait_until(lambda: seen)
     scene.gate.open(scene.key)
     assert seen[0]["uuid"] == f"second-{scene.key}"
+    assert seen[0]["name"] == "job"
     assert seen[0]["holder"] == first.id
     assert seen[0]["key"] == scene.job("job").taskguard.key(scene.key)
 

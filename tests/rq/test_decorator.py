@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 from datetime import timedelta
@@ -63,8 +64,22 @@ def test_a_bare_decorator_is_enough(scene: Scene):
     assert isinstance(job.taskguard, CallInfo)
 
 
-def test_a_direct_call_is_not_guarded_and_has_no_fence():
-    assert bare(1) == (1, None)
+@singleton_task(key="a")
+async def later(a: int, fence: Fence) -> Fence:
+    return fence
+
+
+def test_a_direct_call_is_not_guarded_and_has_a_fence_that_says_so():
+    one, other = bare(1)[1], bare(1)[1]
+
+    one.check()
+    assert one.unguarded and "unguarded" in repr(one) and current_fence() is None
+    assert one.key == bare.taskguard.key(1)
+    assert one.token < other.token and one.idempotency_key != other.idempotency_key
+    assert asyncio.run(later(1)).unguarded
+
+
+def test_a_direct_call_names_its_parameters_as_ever():
     assert list(inspect.signature(bare).parameters) == ["a"]
     with pytest.raises(TypeError, match="given 'fence' by the guard"):
         bare(1, fence=None)
