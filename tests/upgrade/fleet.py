@@ -24,6 +24,8 @@ from tests.waiting import wait_until
 
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:\s.*\n)*\S.*")
 _OURS = re.compile(rf'File "({re.escape(str(ROOT))}|[^"]*/old)/taskguard/')
+_UP = (" ready.", "Listening on", "beat: Starting", "registering birth")
+"""What a worker and a scheduler of either queue say when they have started."""
 FREE_TO_RUN_AGAIN = 2.0
 """Seconds after a body's last line in which its process may not have told the store of the end yet."""
 
@@ -43,6 +45,10 @@ class Member:
         self._lives += 1
         self.log = self._fleet.directory / f"{self.name}-{self._lives}-{self.release}.log"
         self.process = self._fleet.start(self.release, self._program, self.log)
+
+    def is_up(self) -> bool:
+        said = self.log.read_text(errors="replace")
+        return any(words in said for words in _UP)
 
     def kill(self) -> None:
         """The whole session, the parent first: it must not see its children die."""
@@ -80,8 +86,12 @@ class Fleet:
         return self.members[-1]
 
     def start_callers(self, *program: str) -> None:
-        """One of each release."""
+        """One of each release; both releases are at work then."""
+        for member in self.members:
+            wait_until(member.is_up, timeout=60, what=f"{member.name} is up")
         self._callers = [self.start(release, program, self.directory / f"caller-{release}.log") for release in RELEASES]
+        for release in RELEASES:
+            self.ledger.wait_for("begin", timeout=60, release=release)
 
     def wait_for_callers(self, timeout: float) -> None:
         for release, caller in zip(RELEASES, self._callers, strict=True):
@@ -95,7 +105,9 @@ class Fleet:
             while time.monotonic() < until:
                 meanwhile()
                 time.sleep(0.05)
-            chance.choice(self.members).upgrade()
+            # One that has only just begun to start has met no message.
+            ups = wait_until(lambda: [member for member in self.members if member.is_up()], what="somebody is up")
+            chance.choice(ups).upgrade()
 
     def close(self) -> None:
         for caller in self._callers:

@@ -183,7 +183,6 @@ def roll_celery(
         for release in RELEASES:
             files = ("-s", str(directory / f"beat-{release}"), "--pidfile", "")
             fleet.add(f"beat-{release}", release, *project, "beat", "-S", "taskguard", "-l", "INFO", *files)
-        fleet.ledger.wait_for("begin", 2, timeout=60)
         fleet.start_callers("tests.upgrade.celery_calls", str(seed), str(rounds), "0.2")
         fleet.harass(kills, seed, (0.3, 2.0), monitor.restore)
         fleet.wait_for_callers(120)
@@ -285,7 +284,6 @@ def roll_rq(
                 "tests.upgrade.rq_timetable",
             )
             fleet.add(f"cron-{release}", release, *line)
-        fleet.ledger.wait_for("begin", 2, timeout=60)
         fleet.start_callers("tests.upgrade.rq_calls", str(seed), str(rounds), "0.2", server.url, QUEUE)
         fleet.harass(kills, seed, (0.3, 2.0), let_look)
         fleet.wait_for_callers(120)
