@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from taskguard.calls import CallInfo
     from taskguard.rq.cron import GuardedCronScheduler
-    from taskguard.rq.job import singleton_task
     from taskguard.rq.queue import GuardedQueue
+    from taskguard.rq.typed import singleton_task
     from taskguard.rq.worker import GuardedSimpleWorker, GuardedSpawnWorker, GuardedWorker, GuardedWorkerMixin
 
 __all__ = [
