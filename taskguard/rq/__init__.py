@@ -10,8 +10,8 @@ from taskguard.lazily import lazily
 if TYPE_CHECKING:
     from taskguard.engine.call_info import CallInfo
     from taskguard.rq.cron import GuardedCronScheduler
-    from taskguard.rq.job import singleton_task
     from taskguard.rq.queue import GuardedQueue
+    from taskguard.rq.typed import singleton_task
     from taskguard.rq.worker import GuardedSimpleWorker, GuardedSpawnWorker, GuardedWorker, GuardedWorkerMixin
 
 __all__ = [
