@@ -140,6 +140,7 @@ def singleton_task(
     max_starts: int = 3,
     on_lost: Lost = "abort",
     enforce: bool = True,
+    readable_keys: bool = True,
     store: Store | str | None = None,
     namespace: str = "taskguard",
     queued_for: float = 86400.0,
