@@ -29,8 +29,10 @@ from taskguard.keys.signatures import signature_of
 from taskguard.protocol.names import LONGEST
 from taskguard.protocol.policy import DEFAULT_KEEP, Policy
 from taskguard.protocol.store import Store
+from taskguard.runtime.breaker import Breaker, breaker_of
 from taskguard.runtime.confirmations import Marks
 from taskguard.schedule.note import Note
+from taskguard.stores.unusable import open_for_queue
 
 _logger = logging.getLogger("taskguard")
 
@@ -85,14 +87,17 @@ class Guarding:
         return self._open(f"{url}{'&' if '?' in url else '?'}timeout={CALL_TIMEOUT:g}")
 
     @cached_property
+    def breaker(self) -> Breaker:
+        """For calls: a store that is away is not waited for by each of them."""
+        return breaker_of(self._store) if isinstance(self._store, str) else Breaker()
+
+    @cached_property
     def _store(self) -> Store | str:
         return self.settings.store or store_of(self.app)
 
     def _open(self, store: Store | str) -> Guard:
-        namespace = self.settings.namespace if isinstance(store, str) else None
         guard = Guard(
-            store,
-            namespace=namespace,
+            open_for_queue(store, namespace=self.settings.namespace) if isinstance(store, str) else store,
             outcomes=self.outcomes,
             history=bool(self.settings.history),
             on_evicting_store=self.settings.on_evicting_store,

@@ -40,7 +40,13 @@ from taskguard.engine.under import known_by, raising
 from taskguard.engine.unguarded import lone_fence
 from taskguard.engine.work import Work, effects_of
 from taskguard.engine.worker import Delivery
-from taskguard.errors import ConfigurationError, KeyArgumentError, StoreError, TooManyStartsError
+from taskguard.errors import (
+    ConfigurationError,
+    KeyArgumentError,
+    StoreError,
+    StoreUnavailableError,
+    TooManyStartsError,
+)
 from taskguard.guard import Guard, new_attempt
 from taskguard.protocol.names import check_claim
 from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Held, How, Lease
@@ -148,7 +154,7 @@ class Port:
         except StoreError as error:
             away = error
         delivery = self.delivery = self.begin()
-        return self._drive(delivery, delivery.begin(other_store) if away is None else delivery.store_away(away))
+        return self._drive(delivery, delivery.begin(other_store) if away is None else self._store_away(delivery, away))
 
     def _identify(self, guarded: GuardedFunction, args: Any, kwargs: Any) -> bool:
         """False if the arguments do not fit the body. A scheduled job that has no key ends within its slot."""
@@ -204,12 +210,17 @@ class Port:
                 after_outage=delivery.envelope.after_outage,
             )
         except StoreError as error:
-            return delivery.store_away(error)
+            return self._store_away(delivery, error)
         if isinstance(answer, Lease):
             work = self.works[at] = self.work(at, answer, asked)
             if at < len(delivery.layers) - 1:
                 work.keep_alive()  # what is asked for next may be waited for
         return delivery.answered(answer, time.time())
+
+    def _store_away(self, delivery: Delivery, error: StoreError) -> Effect:
+        if not isinstance(error, StoreUnavailableError):
+            _logger.error("%s: the store refuses this worker, which somebody must put right: %s", self.name, error)
+        return delivery.store_away(error)
 
     def work(self, at: int, lease: Lease, asked: float) -> Work:
         """The claim that was granted."""
@@ -228,7 +239,7 @@ class Port:
         try:
             entry = self.guards[-1].store.get(effect.entry)
         except StoreError as error:
-            return delivery.store_away(error)
+            return self._store_away(delivery, error)
         return delivery.looked(entry)
 
     def _run_body(self, delivery: Delivery, _: RunBody) -> Effect:

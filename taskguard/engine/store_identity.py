@@ -29,9 +29,14 @@ class Identity:
 
     def name(self, guard: Guard, patience: float) -> str:
         """The name of this process's store."""
-        if time.monotonic() - self._asked > ASK_AGAIN:
+        if not self.known:
             self._ask(guard, self._name or os.urandom(8).hex(), patience)
         return self._name
+
+    @property
+    def known(self) -> str:
+        """The name, if it is known without asking; else nothing."""
+        return self._name if time.monotonic() - self._asked <= ASK_AGAIN else ""
 
     def is_other(self, guard: Guard, name: str, at: float) -> bool:
         """Whether a message that was published under *name*, at the time *at*, belongs to another store."""

@@ -368,17 +368,21 @@ class Delivery(Leaving):
         )
 
     def store_away(self, error: StoreError) -> Effect:
-        """The store could not be asked, before the body."""
+        """The store could not be asked, or refused the question, before the body.
+
+        A refusal is never hidden by "run_unguarded": the job waits until somebody has put it right.
+        """
         passing = isinstance(error, StoreUnavailableError)
+        reason: Reason = "store_away" if passing else "store_refuses"
         what = self.terms.on_store_error
         is_free = not self.met_another and self.phase != "taking_place"
-        if what == "run_unguarded" and is_free:
+        if what == "run_unguarded" and is_free and passing:
             return self.leave(
                 RunUnguarded(error=error), outer="nothing"
             )  # a slot that it has lasts as long as the body
         if self.phase == "taking_place" and self.facts.can_wait:
-            return self.leave(self.deferral("store_away"), own="release")  # whether it has its place is not known
-        if (what == "fail" and not self.met_another) or not self.facts.can_wait or not passing:
+            return self.leave(self.deferral(reason), own="release")  # whether it has its place is not known
+        if (what == "fail" and not self.met_another) or not self.facts.can_wait:
             return self.leave(Raise(error=error), how="failed", outer="requeue" if self.facts.retried else "release")
-        self.envelope = self.envelope._replace(after_outage=True)
-        return self.leave(self.deferral("store_away"))
+        self.envelope = self.envelope._replace(after_outage=True)  # nor could its holder renew
+        return self.leave(self.deferral(reason))

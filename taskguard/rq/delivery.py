@@ -56,7 +56,7 @@ BEHIND = 1.0
 """Seconds that a job waits for one in the queue, which may be behind it in this very queue."""
 MARGIN = 1.0
 OTHER_STORE = 5.0
-"""Seconds that a job waits whose caller uses another store than this worker."""
+"""Seconds that a job waits whose caller uses another store than this worker, or whose store refuses this worker."""
 
 _logger = logging.getLogger("taskguard")
 
@@ -313,6 +313,9 @@ class RQDelivery(Port):
 
     def defer(self, envelope: Envelope, reason: fx.Reason, within: float) -> Any:
         self.job.note = self.delivery.envelope
+        if reason == "store_refuses":
+            self.clock.stop()
+            time.sleep(OTHER_STORE)  # it comes again at once, and the store says no at once
         return self._lost() if reason in ("lost", "replaced") else self._put_back(envelope, fx.WHY[reason])
 
     def _put_back(self, envelope: Envelope, why: str) -> PutBack:
