@@ -102,19 +102,20 @@ class Timekeeper:
         memory = self._memories.get(entry.label)
         return memory is not None and bool(memory.unfinished.looks)
 
-    def look(self, entry: ScheduledEntry, publish: Publish) -> float:
+    def look(self, entry: ScheduledEntry, publish: Publish, again: Publish | None = None) -> float:
         """Settle what is due of the entry; answers in how many seconds it must be looked at again.
 
         *publish* sends the job of a slot under `slot.job_id`, with `slot.note()` in its message, and raises if the
-        broker does not take it; the error reaches the caller, and the slot stays open.
+        broker does not take it; the error reaches the caller, and the slot stays open. *again* sends one whose message
+        or worker seems lost, if that is done another way.
         """
         try:
-            return self._look(entry, publish)
+            return self._look(entry, publish, again or publish)
         except StoreUnavailableError:
             self._last_failure = since_boot()
             raise
 
-    def _look(self, entry: ScheduledEntry, publish: Publish) -> float:
+    def _look(self, entry: ScheduledEntry, publish: Publish, again: Publish) -> float:
         now = self.clock.now()
         memory = self._memories.get(entry.label)
         if memory is not None and memory.entry is entry and now < memory.quiet_until:
@@ -122,7 +123,7 @@ class Timekeeper:
         memory = self._remember(entry, now)
         memory.entry = entry
         memory.watch.resume(now)
-        self._lookout.look(entry, memory.unfinished, now, publish)
+        self._lookout.look(entry, memory.unfinished, now, again)
         pause = None
         if entry.due(memory.settled, now) is not None:
             pause = self._settle(entry, memory, now, publish)
