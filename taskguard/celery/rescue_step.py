@@ -15,6 +15,9 @@ from taskguard.celery.guarding import guarding_of
 from taskguard.celery.rescue import EVERY, Rescuer
 from taskguard.celery.unacked import TIMEOUT, Unacked
 
+FIRST = EVERY / 2
+"""Seconds after its start: a worker that starts has other things to do, and no message is missed by then."""
+
 _logger = logging.getLogger("taskguard")
 
 
@@ -66,7 +69,7 @@ class Ticks:
             # A body may keep the main thread busy, and no process is forked here.
             threading.Thread(target=self._run, name="taskguard-rescue", daemon=True).start()
         else:
-            self._call_after(0.0)  # not by a thread: see `later.py`
+            self._call_after(FIRST)  # not by a thread: see `later.py`
 
     def stop(self) -> None:
         self._stopped.set()
@@ -75,7 +78,7 @@ class Ticks:
             self._close()
 
     def _run(self) -> None:
-        seconds = 0.0
+        seconds = FIRST
         while not self._stopped.wait(seconds):
             seconds = self._tick()
         self._close()

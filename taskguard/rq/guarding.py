@@ -149,18 +149,16 @@ class JobGuard(GuardedFunction):
         return fence_parameter(self.function)
 
     @property
-    def queue(self) -> Any:
-        """Where `function.enqueue` puts its jobs."""
-        from taskguard.rq.queue import GuardedQueue, guarded
-
+    def destination(self) -> Queue:
+        """Where `function.enqueue` puts its jobs: that very queue, or one of RQ's own that names it."""
         if isinstance(self._queue, Queue):
-            return guarded(self._queue)
+            return self._queue
         if self._queue is None or self._connection is None:
             raise ConfigurationError(
                 f"{self.name} does not know where to put its jobs; write @singleton_task(queue=…, connection=…), or "
                 "enqueue it with a GuardedQueue"
             )
-        self._queue = GuardedQueue(self._queue, connection=self._connection)
+        self._queue = Queue(self._queue, connection=self._connection)
         return self._queue
 
     def guard(self, connection: Redis, serializer: Any = DefaultSerializer) -> Guard:
@@ -230,7 +228,7 @@ class JobGuard(GuardedFunction):
     def own_guard(self) -> Guard:
         if self.settings.store is not None:
             return self._guard(DefaultSerializer)
-        return self.guard(self.queue.connection, self.queue.serializer)
+        return self.guard(self.destination.connection, self.destination.serializer)
 
     @cached_property
     def shows_arguments(self) -> bool:  # type: ignore[override]
