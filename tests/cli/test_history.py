@@ -193,7 +193,7 @@ def test_a_history_that_fails_breaks_no_job(caplog: pytest.LogCaptureFixture):
     guard.run("key", int, keep_for=60)
     guard.recorder.flush(last=True)
 
-    assert "2 decisions are not written to the history" in caplog.text
+    assert "could not write 2 decisions to the history" in caplog.text
 
 
 def test_a_store_without_a_history_is_a_store():
