@@ -19,7 +19,7 @@ from taskguard.celery.outcomes import AppOutcomes
 from taskguard.celery.settings import Settings, check_spelling, checked_names, store_of, visibility_timeout
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.guarded import GuardedFunction
-from taskguard.engine.layers import Layer, Terms, key_layer, queue_entry_of, slot_layer
+from taskguard.engine.layers import Layer, Terms, job_queue_entry, key_layer, slot_layer
 from taskguard.engine.store_identity import Identity
 from taskguard.errors import ConfigurationError
 from taskguard.guard import Guard
@@ -174,7 +174,7 @@ class Guarding:
         """What a job claims, from the outside in; and the entry that holds its place in the queue."""
         if slot is None:
             assert guarded is not None
-            return (key_layer(guarded.policy, envelope, task_id),), queue_entry_of(guarded.policy, envelope)
+            return (key_layer(guarded.policy, envelope, task_id),), job_queue_entry(guarded.policy, envelope)
         # A run whose end may not be reported is not taken for dead: it would run again. And schedulers do not have the
         # message of a retry.
         kept = bool(task.acks_late) and self.patience_at_the_end > 0 and not retries

@@ -49,7 +49,7 @@ class Identity:
 
     def _ask(self, guard: Guard, name: str, patience: float) -> None:
         claim = Claim(KEY, name, os.urandom(12).hex(), state="queued", lease=LONGEST, keep_for=LONGEST)
-        _, answer = guard.ask(claim, tell=False, patience=patience)
+        _, answer = guard.ask(claim, report=False, patience=patience)
         if isinstance(answer, Lease):
             self._name, self._since = name, time.time()
         elif isinstance(answer, Held):

@@ -147,7 +147,7 @@ class Delivery(Leaving):
         if self.envelope.after_outage:
             self.envelope = self.envelope._replace(after_outage=False)
         if self.queue_entry and is_next(self.envelope):
-            self.phase = "taking_place"
+            self.phase = "checking_queue_entry"
             return Look(entry=self.queue_entry)
         return self._run()
 
@@ -218,7 +218,7 @@ class Delivery(Leaving):
         if self.phase == "yielding":
             assert isinstance(held, Entry)
             return self._ask() if known == "gone" else self._yield_to(held, known, now)
-        if self.phase == "taking_place":
+        if self.phase == "checking_queue_entry":
             return self._run() if known == "gone" else self._join_newer(held.owner if held is not None else "")
         assert isinstance(held, Held)
         envelope, layer = self.envelope, self.layers[self.at]
@@ -375,12 +375,12 @@ class Delivery(Leaving):
         passing = isinstance(error, StoreUnavailableError)
         reason: Reason = "store_away" if passing else "store_refuses"
         what = self.terms.on_store_error
-        is_free = not self.met_another and self.phase != "taking_place"
+        is_free = not self.met_another and self.phase != "checking_queue_entry"
         if what == "run_unguarded" and is_free and passing:
             return self.leave(
                 RunUnguarded(error=error), outer="nothing"
             )  # a slot that it has lasts as long as the body
-        if self.phase == "taking_place" and self.facts.can_wait:
+        if self.phase == "checking_queue_entry" and self.facts.can_wait:
             return self.leave(self.deferral(reason), own="release")  # whether it has its place is not known
         if (what == "fail" and not self.met_another) or not self.facts.can_wait:
             return self.leave(Raise(error=error), how="failed", outer="requeue" if self.facts.retried else "release")

@@ -32,7 +32,7 @@ def replay(it: RQDelivery, done: Completed) -> Any:
     if not it.claims.is_this_job(done.owner) and (done.how == "failed" or it.job.is_scheduled_again):
         it.note_end()  # it has its receipt, so what is enqueued from now on is another occurrence
     if it.has_our_worker and it.claims.is_this_job(done.owner) and _is_being_answered(it):
-        return it.defer(it.delivery.envelope, "itself", 0.0)
+        return it.defer(it.machine.envelope, "itself", 0.0)
     if done.how == "succeeded":
         return _value_of(it, done)
     words = f"it was {done.how}"

@@ -1,4 +1,4 @@
-"""What monitors see of a guarded beat: a log line for each slot, and what they wrap, as Sentry's cron monitoring does."""
+"""What monitors see of a guarded beat: a log line for each slot, and what they wrap, as Sentry does."""
 
 from __future__ import annotations
 
