@@ -12,6 +12,8 @@ class Recurring:
     """Calls `tick` again after as many seconds as it answers, from when the consumer starts until it stops."""
 
     name = ""
+    first = 0.0
+    """Seconds from the start to the first tick."""
 
     def __init__(self, consumer: Any) -> None:
         self.consumer = consumer
@@ -30,7 +32,7 @@ class Recurring:
             # A body may keep the main thread busy, and no process is forked here.
             threading.Thread(target=self._run, name=self.name, daemon=True).start()
         else:
-            self._call_after(0.0)  # not by a thread: see `parent_timer.py`
+            self._call_after(self.first)  # not by a thread: see `parent_timer.py`
 
     def stop(self) -> None:
         self._stopped.set()
@@ -39,7 +41,7 @@ class Recurring:
             self.close()
 
     def _run(self) -> None:
-        seconds = 0.0
+        seconds = self.first
         while not self._stopped.wait(seconds):
             seconds = self.tick()
         self.close()

@@ -14,6 +14,9 @@ from taskguard.celery.recurring import Recurring
 from taskguard.celery.rescue import EVERY, Rescuer
 from taskguard.celery.unacked import TIMEOUT, Unacked
 
+FIRST = EVERY / 2
+"""Seconds after its start: a worker that starts has other things to do, and no message is missed by then."""
+
 _logger = logging.getLogger("taskguard")
 
 
@@ -52,6 +55,7 @@ class Ticks(Recurring):
     """Calls the rescuer every other second, and keeps the connection that it uses."""
 
     name = "taskguard-rescue"
+    first = FIRST
 
     def __init__(self, consumer: Any) -> None:
         super().__init__(consumer)

@@ -100,12 +100,12 @@ class GuardedTask(Task):  # type: ignore[misc]
         return super().__call__(*args, **kwargs)
 
     def _call_unguarded(self, body: Callable[..., Any], owner: str, args: Any, kwargs: Any) -> Any:
-        from taskguard.engine.unguarded import lone_fence
+        from taskguard.engine.unguarded import UnguardedFence
 
         key = self.name
         with suppress(TypeError):  # arguments that do not fit: the body says so itself
             key = self.taskguard.keys(args, kwargs)
-        with lone_fence(key, owner, envelope_in(self.request.headers, owner).idempotency_key):
+        with UnguardedFence(key, owner, envelope_in(self.request.headers, owner).idempotency_key):
             return body(*args, **kwargs)
 
     def _call_body(self, *args: Any, **kwargs: Any) -> Any:

@@ -6,7 +6,7 @@ from taskguard.protocol.policy import Policy
 from taskguard.protocol.store import Entry
 
 
-def place_of(policy: Policy, key: str) -> str:
+def queue_entry_of(policy: Policy, key: str) -> str:
     """The entry that holds the place in the queue; empty if nothing is held before the body starts."""
     if policy.hold == "running" or policy.on_conflict.enqueue == "wait":
         return ""  # all of them run, so none keeps another one out of the queue

@@ -29,6 +29,7 @@ from taskguard.rq.abandoned import find_abandoned
 from taskguard.rq.delivery import ATTEMPT  # nor this
 from taskguard.rq.guarded_job import PutBack, is_scheduled_again, noted, noted_class
 from taskguard.rq.guarding import warm
+from taskguard.rq.performing import performed
 from taskguard.rq.replay import NothingToTell
 from taskguard.rq.settle import defer_if_stuck, settle_for
 from taskguard.runtime.health_file import HealthFile
@@ -74,7 +75,7 @@ class GuardedWorkerMixin(BaseWorker):
     def perform_job(self, job: Job, queue: Queue) -> bool:
         # The id of the execution is known here and in the parent, and nowhere else: it is the attempt.
         setattr(job, ATTEMPT, self.execution.id if self.execution else "")
-        noted(job).queue_class = type(queue)
+        performed(noted(job)).queue_class = type(queue)
         self._performs = True
         try:
             if not is_off() and _is_leftover(job, queue):

@@ -21,7 +21,7 @@ from taskguard.runtime.clocks import DRIFT, SLACK, since_boot
 from taskguard.runtime.forks import Forked, Living, watch_forks
 
 OnLost: TypeAlias = Literal["abort", "abort_if_unsure", "continue"]
-Tell: TypeAlias = Callable[["Holding", Literal["lost", "unsure", "renewal_failed"], str], None]
+Report: TypeAlias = Callable[["Holding", Literal["lost", "unsure", "renewal_failed"], str], None]
 
 RENEWALS_PER_LEASE = 3
 ALMOST_DUE = 0.1
@@ -122,9 +122,9 @@ class Holding:
 class Heartbeat(Forked):
     """The renewal of all leases on one store."""
 
-    def __init__(self, store: Store, tell: Tell) -> None:
+    def __init__(self, store: Store, report: Report) -> None:
         self._store = store
-        self._tell = tell
+        self._report = report
         self.on_renewal: Callable[[], None] = lambda: None
         """Called when leases are renewed: something has lasted for a third of its lease."""
         self._begin()
@@ -203,9 +203,9 @@ class Heartbeat(Forked):
         holding.failed(now)
         if not holding.told_failed:  # once per outage
             holding.told_failed = True
-            self._tell(holding, "renewal_failed", problem)
+            self._report(holding, "renewal_failed", problem)
         if holding.unsure and not holding.told_unsure:
-            self._tell(holding, "unsure", problem)
+            self._report(holding, "unsure", problem)
             holding.doubt()
 
     def _renew(self, due: list[Holding]) -> None:
@@ -216,7 +216,7 @@ class Heartbeat(Forked):
             if answer:
                 holding.renewed(asked, period)
             elif self._still_held(holding):
-                self._tell(holding, "lost", "")  # before the body is interrupted: it may be this very thread
+                self._report(holding, "lost", "")  # before the body is interrupted: it may be this very thread
                 holding.lose()
 
     def _still_held(self, holding: Holding) -> bool:
@@ -228,7 +228,7 @@ class Heartbeat(Forked):
         if now < holding.valid_until:
             holding.renew_at = holding.valid_until
             return
-        self._tell(holding, "lost", "it was held as long as hold_at_most allows")
+        self._report(holding, "lost", "it was held as long as hold_at_most allows")
         holding.lose()
 
     # -- doubting ------------------------------------------------------------------------------------------------
@@ -242,5 +242,5 @@ class Heartbeat(Forked):
     def _doubt_due(self, now: float) -> None:
         for holding in self._doubtful():
             if holding.valid_until <= now:
-                self._tell(holding, "unsure", "the store did not answer in time")
+                self._report(holding, "unsure", "the store did not answer in time")
                 holding.doubt()

@@ -47,6 +47,7 @@ def test_the_store_is_the_broker_else_the_result_backend(broker, backend, store)
         {"namespace": 5},
         {"namespace": ""},
         {"on_evicting_store": "panic"},
+        {"redeliver_orphans": "no"},
     ],
 )
 def test_a_wrong_setting_is_told_at_the_first_call_and_nothing_is_published(wrong):

@@ -156,7 +156,7 @@ def test_without_the_extra_cli_it_is_asked_for(environments: Callable[..., Envir
 
     assert answer.returncode == 1
     assert answer.stderr.strip().splitlines() == [
-        "taskguard: the command line needs one package more: pip install 'celery-taskguard[cli]'"
+        "taskguard: the command line needs one more package: pip install 'celery-taskguard[cli]'"
     ]
 
 

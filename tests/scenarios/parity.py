@@ -57,7 +57,6 @@ OWN: dict[str, dict[str, str]] = {
         "test_deaths": "A work horse and its worker, and what the worker settles for its horse.",
         "test_decorator": "What RQ can find again by its name.",
         "test_django_rq": "django-rq.",
-        "test_docs_table": "The table of events in RQ's page.",
         "test_events": "What RQ does to a job (cancel, delete, stop, repeat, abandon), with both kinds of workers.",
         "test_evicting_store": "RQ's own Redis is the store, and each horse would ask about its eviction.",
         "test_faults": "RQ's own Redis is the store: both are away together.",

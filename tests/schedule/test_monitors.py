@@ -1,4 +1,4 @@
-"""What monitors see of a guarded beat: the log line of each slot, and what Sentry's cron monitoring wraps."""
+"""What monitors see of a guarded beat: a log line for each slot, and what they wrap, as Sentry does."""
 
 from __future__ import annotations
 
