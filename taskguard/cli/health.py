@@ -190,7 +190,7 @@ def _tell(health: Health) -> None:
     name = f"{said['name']}, " if said.get("name") else ""
     say(f"Last heartbeat: {age(health.age)} ago ({name}process {said['pid']} on {said['host']})")
     if said.get("consumes") is False:
-        say("It had stopped to consume by then: it was shutting down, or had lost its connection to the broker.")
+        say("It has stopped consuming: it shut down, or it lost its connection to the broker.")
     if said.get("store_error"):
         say(f"It waits for the store: {said['store_error']}")
     if health.store is not None and health.store["answers"]:
