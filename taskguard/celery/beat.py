@@ -25,7 +25,9 @@ from taskguard.celery.headers import with_envelope
 from taskguard.celery.timetable import PREFIX, Facts, entry_of, facts_of, without_ours
 from taskguard.engine.envelope import Envelope
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
+from taskguard.runtime.health_file import HealthFile
 from taskguard.schedule.entry import ScheduledEntry, Slot
+from taskguard.schedule.health import facts_of_schedule
 from taskguard.schedule.keeper import Timekeeper
 
 __all__ = ["GuardedDatabaseScheduler", "GuardedRedBeatScheduler", "GuardedScheduler", "guarded"]  # noqa: F822  two are made when asked for
@@ -61,6 +63,8 @@ class Guarded(Scheduler):  # type: ignore[misc]
         self._sent: OrderedDict[str, dict[str, Any]] = OrderedDict()
         """The options that the message of a slot had, by its job id."""
         self._failures: list[Exception] = []
+        self._store_error: str | None = None
+        self._health = HealthFile.of("beat", guarding_of(app).settings.health_file) if not lazy else None
         if not lazy:
             self.taskguard = self._new_keeper(workers_know)
 
@@ -82,6 +86,12 @@ class Guarded(Scheduler):  # type: ignore[misc]
 
     def tick(self, *_: Any, **__: Any) -> float:
         """Look at every entry; answers in how many seconds to do so again."""
+        pause = self._look_at_all()
+        if self._health is not None:
+            self._health.write(partial(facts_of_schedule, self.taskguard, self._store_error))
+        return pause
+
+    def _look_at_all(self) -> float:
         pauses = [min(float(self.max_interval), LONGEST_TICK)]
         entries = {}
         try:
@@ -95,8 +105,10 @@ class Guarded(Scheduler):  # type: ignore[misc]
                 pauses.append(self._look(theirs, entry))
         except StoreError as error:  # one that does not answer is not asked about each of a hundred entries
             self._complain(_STORE, f"slots wait for the store: {error}", logging.WARNING)
+            self._store_error = str(error)
             return TRY_AGAIN
         self._complaints.pop(_STORE, None)
+        self._store_error = None
         recently = time.monotonic() - SAY_AGAIN
         self._complaints = {about: said for about, said in self._complaints.items() if said[1] >= recently}
         self._lines = {name: line for name, line in self._lines.items() if name in entries}

@@ -32,6 +32,7 @@ from taskguard.rq.guarding import warm
 from taskguard.rq.performing import performed
 from taskguard.rq.replay import NothingToTell
 from taskguard.rq.settle import defer_if_stuck, settle_for
+from taskguard.runtime.health_file import HealthFile
 from taskguard.runtime.switch import is_off
 
 SETTLE_WITHIN = 60
@@ -57,6 +58,7 @@ class GuardedWorkerMixin(BaseWorker):
             kwargs["queue_class"] = own
             queues = [_as(own, queue) for queue in ensure_job_list(queues)]
         super().__init__(queues, *args, **kwargs)
+        self._health = HealthFile.of("worker")
         self.job_class = noted_class(self.job_class)  # read with its note: that costs no question of its own
 
     # -- where the body runs -----------------------------------------------------------------------------------------
@@ -129,6 +131,11 @@ class GuardedWorkerMixin(BaseWorker):
         return super().dequeue_job_and_maintain_ttl(timeout, max_idle_time)
 
     # -- in the process around it ------------------------------------------------------------------------------------
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
+        if self._health is not None and not self.is_horse:  # first: a Redis that is away does not make it dead
+            self._health.write(lambda: {"name": self.name})
+        super().heartbeat(timeout, pipeline=pipeline)
 
     def handle_job_failure(self, job: Job, queue: Queue, *args: Any, **kwargs: Any) -> None:
         if not self._performs and not is_off():

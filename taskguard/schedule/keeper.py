@@ -102,6 +102,16 @@ class Timekeeper:
         memory = self._memories.get(entry.label)
         return memory is not None and bool(memory.unfinished.looks)
 
+    def oldest_open(self) -> tuple[Slot, float] | None:
+        """The oldest slot that is due and not settled, as far as this process knows, and its age in seconds."""
+        now = self.clock.last_known()
+        found: Slot | None = None
+        for memory in self._memories.values():
+            at = None if now < memory.quiet_until else memory.entry.due(memory.settled, now)
+            if at is not None and (found is None or at < found.at):
+                found = memory.entry.slot(at)
+        return None if found is None else (found, (now - found.at) / MICROS)
+
     def look(self, entry: ScheduledEntry, publish: Publish, again: Publish | None = None) -> float:
         """Settle what is due of the entry; answers in how many seconds it must be looked at again.
 
