@@ -20,11 +20,14 @@ from celery.utils.imports import symbol_by_name
 from taskguard.celery.app import install
 from taskguard.celery.guarding import guarding_of, is_installed
 from taskguard.celery.headers import with_envelope
+from taskguard.celery.internals import BEATS, DJANGO, REDBEAT, require_names
 from taskguard.celery.timetable import PREFIX, Facts, entry_of, facts_of, without_ours
 from taskguard.engine.envelope import Envelope
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
 from taskguard.schedule.entry import ScheduledEntry, Slot
 from taskguard.schedule.keeper import Timekeeper
+
+require_names(BEATS)
 
 __all__ = ["GuardedDatabaseScheduler", "GuardedRedBeatScheduler", "GuardedScheduler", "guarded"]  # noqa: F822  two are made when asked for
 
@@ -240,10 +243,12 @@ def __getattr__(name: str) -> Any:
     if name == "GuardedDatabaseScheduler":
         from django_celery_beat.schedulers import DatabaseScheduler
 
+        require_names(DJANGO)
         return guarded(DatabaseScheduler)
     if name == "GuardedRedBeatScheduler":
         from redbeat.schedulers import RedBeatScheduler
 
+        require_names(REDBEAT)
         return guarded(RedBeatScheduler)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 import threading
 from typing import Any
 
@@ -12,6 +13,7 @@ from celery import bootsteps
 from celery.concurrency import solo, thread
 
 from taskguard.celery.guarding import guarding_of
+from taskguard.celery.internals import RESCUE, require_names
 from taskguard.celery.rescue import EVERY, Rescuer
 from taskguard.celery.unacked import TIMEOUT, Unacked
 
@@ -33,6 +35,7 @@ class RescueStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def start(self, consumer: Any) -> None:
         if is_redis(consumer.connection.transport):
+            require_names(RESCUE)
             self._ticks = Ticks(consumer)
             self._ticks.start()
 
@@ -43,10 +46,9 @@ class RescueStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 def is_redis(transport: Any) -> bool:
-    """Whether it is kombu's Redis transport, or Sentinel's, and keeps what is not acknowledged."""
-    return transport.driver_type == "redis" and all(
-        hasattr(transport.Channel, name) for name in ("unacked_key", "unacked_index_key", "async_pool")
-    )
+    """Whether it is kombu's Redis transport, or one made of it, as Sentinel's."""
+    theirs = sys.modules.get("kombu.transport.redis")  # which kombu imports when it is used
+    return theirs is not None and isinstance(transport, theirs.Transport)
 
 
 class Ticks:
