@@ -31,11 +31,14 @@ from celery.signals import worker_init
 from taskguard.celery.delivery import in_hand
 from taskguard.celery.guarding import ATTRIBUTE, Guarding, is_installed
 from taskguard.celery.headers import AS_IS, IDEMPOTENCY_KEY, Call, without_local
+from taskguard.celery.internals import APPS, require_names
 from taskguard.celery.publish import publish
 from taskguard.celery.result import handle, info
 from taskguard.celery.scheduled import watch_slots
 from taskguard.celery.stacking import refuse_guarded, refuse_guarded_body
 from taskguard.runtime.switch import is_off
+
+require_names(APPS)
 
 _LIBRARIES = ("celery", "taskguard")
 

@@ -22,6 +22,7 @@ from celery.utils.log import get_logger
 from taskguard.celery.app import install
 from taskguard.celery.guarding import guarding_of, is_installed
 from taskguard.celery.headers import with_envelope
+from taskguard.celery.internals import BEATS, DJANGO, REDBEAT, require_names
 from taskguard.celery.timetable import PREFIX, Facts, entry_of, facts_of, without_ours
 from taskguard.engine.envelope import Envelope
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
@@ -29,6 +30,8 @@ from taskguard.runtime.health_file import HealthFile
 from taskguard.schedule.entry import ScheduledEntry, Slot
 from taskguard.schedule.health import facts_of_schedule
 from taskguard.schedule.keeper import Timekeeper
+
+require_names(BEATS)
 
 __all__ = ["GuardedDatabaseScheduler", "GuardedRedBeatScheduler", "GuardedScheduler", "guarded"]  # noqa: F822  two are made when asked for
 
@@ -316,10 +319,12 @@ def __getattr__(name: str) -> Any:
     if name == "GuardedDatabaseScheduler":
         from django_celery_beat.schedulers import DatabaseScheduler
 
+        require_names(DJANGO)
         return guarded(DatabaseScheduler)
     if name == "GuardedRedBeatScheduler":
         from redbeat.schedulers import RedBeatScheduler
 
+        require_names(REDBEAT)
         return guarded(RedBeatScheduler)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -10,9 +10,8 @@ import logging
 from functools import partial
 from typing import Any
 
-from celery._state import get_current_task
-
 from taskguard.celery.guarding import TaskGuard
+from taskguard.celery.internals import get_current_task
 from taskguard.celery.result import failure_of
 from taskguard.engine.claiming import Claiming, Outlasts
 from taskguard.engine.under import known_by, run_claimed

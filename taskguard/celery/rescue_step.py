@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 from typing import Any
 
 from celery import bootsteps
 
 from taskguard.celery.guarding import guarding_of
+from taskguard.celery.internals import RESCUE, require_names
 from taskguard.celery.recurring import Recurring
 from taskguard.celery.rescue import EVERY, Rescuer
 from taskguard.celery.unacked import TIMEOUT, Unacked
@@ -35,6 +37,7 @@ class RescueStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def start(self, consumer: Any) -> None:
         if is_redis(consumer.connection.transport):
+            require_names(RESCUE)
             self._ticks = Ticks(consumer)
             self._ticks.start()
 
@@ -45,10 +48,9 @@ class RescueStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 def is_redis(transport: Any) -> bool:
-    """Whether it is kombu's Redis transport, or Sentinel's, and keeps what is not acknowledged."""
-    return transport.driver_type == "redis" and all(
-        hasattr(transport.Channel, name) for name in ("unacked_key", "unacked_index_key", "async_pool")
-    )
+    """Whether it is kombu's Redis transport, or one made of it, as Sentinel's."""
+    theirs = sys.modules.get("kombu.transport.redis")  # which kombu imports when it is used
+    return theirs is not None and isinstance(transport, theirs.Transport)
 
 
 class Ticks(Recurring):

@@ -22,6 +22,7 @@ from rq.exceptions import StopRequested
 from taskguard.errors import ConfigurationError, StoreError
 from taskguard.protocol.store import Store
 from taskguard.rq.guarding import Settings, guard_on
+from taskguard.rq.internals import CRON, require_names
 from taskguard.rq.publishing import Publisher
 from taskguard.rq.timetable import OPTIONS, entry_of
 from taskguard.runtime.health_file import HealthFile
@@ -29,6 +30,8 @@ from taskguard.schedule.boundaries import moment_of
 from taskguard.schedule.entry import ScheduledEntry, Slot, Timing
 from taskguard.schedule.health import facts_of_schedule
 from taskguard.schedule.keeper import Timekeeper
+
+require_names(CRON)
 
 __all__ = ["GuardedCronScheduler", "register"]
 
