@@ -128,7 +128,7 @@ class Fence:
         One statement in the caller's own transaction, and best its first: a newer holder waits there until this
         transaction has ended, and an older one is refused. *resource* is the key unless it is named.
         """
-        from taskguard.fencing.marks import protect
+        from taskguard.fencing.high_water import protect
 
         protect(self, connection, resource)
 
