@@ -122,8 +122,8 @@ def test_an_app_that_has_no_store_is_told_what_to_set(broker):
         ("queued_for", True, "no duration"),
         ("republish_after", "5", "no duration"),
         ("listeners", ["print"], "no list of functions"),
-        ("namespace", "", "must be a non-empty text"),
-        ("namespace", 3, "must be a non-empty text"),
+        ("namespace", "", "must be a non-empty string"),
+        ("namespace", 3, "must be a non-empty string"),
         ("tasks", ["billing.*"], "options by pattern"),
     ],
 )

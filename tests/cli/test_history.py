@@ -126,7 +126,7 @@ def test_one_setting_switches_it_off(store: Store):
 
 
 def test_a_setting_that_is_neither_is_an_error(store: Store):
-    with pytest.raises(ConfigurationError, match="history='no'"):
+    with pytest.raises(ConfigurationError, match="history must be True or False, not 'no'"):
         Guard(store, history="no")  # type: ignore[arg-type]
 
 

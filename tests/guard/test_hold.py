@@ -201,7 +201,7 @@ def test_a_bad_option_is_one_clear_error(guard: Guard, options: dict[str, object
 
 @pytest.mark.parametrize("key", ["", None, 3])
 def test_a_key_that_is_no_text_is_one_clear_error(guard: Guard, key: object):
-    with pytest.raises(ConfigurationError, match="must be a non-empty text"), guard.hold(key):  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="must be a non-empty string"), guard.hold(key):  # type: ignore[arg-type]
         pytest.fail("entered")
 
 

@@ -439,7 +439,7 @@ def test_two_keys_of_callers_are_two_keys():
 
 @pytest.mark.parametrize("wrong", ["", None, 5])
 def test_a_callers_own_key_is_text(wrong):
-    with pytest.raises(KeyArgumentError, match="a str that is not empty"):
+    with pytest.raises(KeyArgumentError, match="must be a non-empty string"):
         maker().explicit(wrong)
 
 
