@@ -61,7 +61,7 @@ class GuardedQueue(Queue):
     def create_job(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         _check(func)
         job = put_down(super().create_job(func, *args, **kwargs))
-        return job if self._is_async else performed(job)
+        return job if self.is_async else performed(job)
 
     # What these enqueue is new. A retry, a repetition and a dependent whose turn has come go through
     # `_enqueue_job`, and have their entry already.
