@@ -117,9 +117,7 @@ class Leaving(Value):
         if self.queue_entry and self.ended is None and is_over:
             steps.append(self.free_queue_entry())
         if self.beside and is_over:
-            late = self._receipt(inner, how, error)  # its own entry may be queued, for a retry that never left
-            late.spares_other_run = False
-            steps.append(late)
+            steps.append(self._receipt_beside(how, error))
         self.steps, self.then, self.phase = (*steps, *last), then, "leaving"
         return self._next_step()
 
@@ -164,6 +162,12 @@ class Leaving(Value):
         failure = error if layer.slot is None else None
         step = Settle("release", *names, how=how, error=failure, keep_for=layer.policy.keep, anyway=True)
         step.at, step.spares_other_run = at, True
+        return step
+
+    def _receipt_beside(self, how: How, error: BaseException | None) -> Settle:
+        """Of a job that runs beside another: its own entry may be queued, for a retry that never left."""
+        step = self._receipt(len(self.layers) - 1, how, error)
+        step.spares_other_run = False
         return step
 
     def free_queue_entry(self) -> Settle:
@@ -245,6 +249,8 @@ class Leaving(Value):
                 step.spares_other_run = True
             step.at = at
             steps.append(step)
+        if self.beside and not comes_again:
+            steps.append(self._receipt_beside("failed", error))
         if self.queue_entry and not comes_again and not self.met_itself:
             steps.append(self.free_queue_entry())
         return tuple(steps)
