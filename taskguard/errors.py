@@ -2,21 +2,21 @@
 
 TaskguardError
 ├── ConfigurationError (also ValueError)   an option, a URL or a pair of options that cannot work
-├── KeyArgumentError   (also TypeError)    an argument that has no stable form, so no key can be made of it
+├── KeyArgumentError   (also TypeError)    an argument without a stable form, so it cannot be part of a key
 ├── StoreError                             the store answered, and the answer cannot be used
-│   └── StoreUnavailableError              the store could not be asked, or its reply was lost: nothing is known
-├── DuplicateTaskError                     the key is held by another owner
-│   └── WaitTimeoutError                   ... and still was when the waiting time was over
+│   └── StoreUnavailableError              the store is unreachable, or its reply was lost: the outcome is unknown
+├── DuplicateTaskError                     another owner holds the key
+│   └── WaitTimeoutError                   ... and still holds it after wait_up_to
 ├── PayloadMismatchError                   one idempotency key, two different sets of arguments
-├── LeaseLostError                         this holder was replaced, or can no longer be sure that it was not
-├── StaleFenceError                        a resource has seen a higher token than this holder's: it refuses
-├── VersionConflictError                   a row was changed by another since it was read
-├── RowCountError                          an update was to change so many rows, and found others, or none
-├── TooManyStartsError                     a job whose workers died max_starts times
-├── EarlierFailureError                    the work was done before, and failed; the failure is what was kept
-└── OutcomeNotKeptError                    the work was done before; that is known, its result is not
+├── LeaseLostError                         a newer holder replaced this one, or may have
+├── StaleFenceError                        a resource has seen a higher token than this holder's and refuses it
+├── VersionConflictError                   somebody else changed a row since it was read
+├── RowCountError                          an update matched more rows than expected, or fewer, or none
+├── TooManyStartsError                     the workers of a job died max_starts times
+├── EarlierFailureError                    the work ran before and failed; the stored failure is replayed
+└── OutcomeNotKeptError                    the work is done, but its result was not stored
 
-Each one carries its facts as attributes and survives pickling: an error made in a worker is read in a caller.
+Each error carries its facts as attributes and survives pickling: a worker raises it, a caller reads it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class TaskguardError(Exception):
 
 
 class ConfigurationError(TaskguardError, ValueError):
-    """An option, or several together, cannot work. The message says which and what to write instead."""
+    """An option, or a combination of options, cannot work. The message says which, and what to write instead."""
 
 
 class KeyArgumentError(TaskguardError, TypeError):
-    """An argument has no stable form, so two equal calls could not be recognised as equal."""
+    """An argument has no stable form, so taskguard cannot recognise two equal calls as equal."""
 
     def __init__(self, argument: str, problem: str) -> None:
         super().__init__(argument, problem)
@@ -45,15 +45,15 @@ class KeyArgumentError(TaskguardError, TypeError):
 
     def __str__(self) -> str:
         if self.argument == IDEMPOTENCY_KEY:
-            return f"no key can be made from {self.argument}: {self.problem}"
+            return f"cannot make a key from {self.argument}: {self.problem}"
         return (
-            f"no key can be made from argument {self.argument!r}: {self.problem}; "
+            f"cannot make a key from argument {self.argument!r}: {self.problem}; "
             "choose other arguments with key=, or give key= a function that returns a plain value"
         )
 
 
 class StoreError(TaskguardError):
-    """The store answered, and the answer cannot be used: nothing was changed."""
+    """The store answered, and the answer cannot be used. Nothing was changed."""
 
     def __init__(self, store: str, problem: str) -> None:
         super().__init__(store, problem)
@@ -65,15 +65,15 @@ class StoreError(TaskguardError):
 
 
 class StoreUnavailableError(StoreError):
-    """The store could not be asked, or its reply was lost.
+    """The store is unreachable, or its reply was lost.
 
-    That is not "held" and not "refused": whether the request was carried out is unknown, and asking the same again
-    is safe.
+    That is neither "held" nor "refused": whether the store carried out the request is unknown. Repeating the same
+    request is safe.
     """
 
 
 class DuplicateTaskError(TaskguardError):
-    """The key is held by another owner."""
+    """Another owner holds the key."""
 
     def __init__(self, key: str, owner: str, state: str = "running", since: float = 0.0, token: int = 0) -> None:
         super().__init__(key, owner, state, since, token)
@@ -84,11 +84,11 @@ class DuplicateTaskError(TaskguardError):
         self.token = token
 
     def __str__(self) -> str:
-        return f"{self.key} is {self.state} by {self.owner}{_since(self.since)}, token {self.token}"
+        return f"{self.key} is already {self.state} (owner {self.owner}{_since(self.since)}, token {self.token})"
 
 
 class WaitTimeoutError(DuplicateTaskError):
-    """The key was still held by another owner when the waiting time was over."""
+    """Another owner still held the key after `wait_up_to` seconds."""
 
     def __init__(
         self, key: str, owner: str, state: str = "running", since: float = 0.0, token: int = 0, waited: float = 0.0
@@ -98,11 +98,11 @@ class WaitTimeoutError(DuplicateTaskError):
         self.waited = waited
 
     def __str__(self) -> str:
-        return f"{super().__str__()}, still after waiting {self.waited:g} s; raise wait_up_to= to wait longer"
+        return f"{super().__str__()}; gave up after waiting {self.waited:g} s; raise wait_up_to= to wait longer"
 
 
 class PayloadMismatchError(TaskguardError):
-    """The same idempotency key came with other arguments, so it cannot mean the same work."""
+    """The same idempotency key was used with different arguments, so it cannot mean the same work."""
 
     def __init__(self, key: str, owner: str) -> None:
         super().__init__(key, owner)
@@ -110,11 +110,14 @@ class PayloadMismatchError(TaskguardError):
         self.owner = owner
 
     def __str__(self) -> str:
-        return f"{self.key} was used by {self.owner} with other arguments; use a new idempotency key for other work"
+        return (
+            f"{self.key} was already used with different arguments (owner {self.owner}); "
+            "use a new idempotency key for different work"
+        )
 
 
 class LeaseLostError(TaskguardError):
-    """This holder must stop: it was replaced, or it can no longer be sure that it was not."""
+    """This holder must stop: a newer holder replaced it, or may have."""
 
     def __init__(self, key: str, token: int, unsure: bool = False, process: int = 0) -> None:
         super().__init__(key, token, unsure, *([process] if process else []))
@@ -122,7 +125,7 @@ class LeaseLostError(TaskguardError):
         self.token = token
         self.unsure = unsure
         self.process = process
-        """The process that has the lease, where this one was forked from it; else 0."""
+        """The process that holds the lease, if this process was forked from it; else 0."""
 
     def __str__(self) -> str:
         if self.process:
@@ -132,17 +135,17 @@ class LeaseLostError(TaskguardError):
             )
         if self.unsure:
             return (
-                f"{self.key}: the lease with token {self.token} ran out and the store cannot be asked whether "
-                "somebody else holds it now"
+                f"{self.key}: the lease with token {self.token} expired and the store is unreachable; "
+                "another owner may hold the key now"
             )
-        return f"{self.key}: the lease with token {self.token} is over, somebody else may hold it now"
+        return f"{self.key}: the lease with token {self.token} is lost; another owner may hold the key now"
 
 
 class StaleFenceError(TaskguardError):
     """A resource has seen a higher token than this holder's, and refuses it. Nothing was written.
 
-    Either a newer holder was there, or the store that makes the tokens lost its data: then the next claim, with *mark*
-    as its floor, gets a token that the resource takes.
+    Either a newer holder wrote to the resource, or the store that issues tokens lost its data. In the second case the
+    next claim passes *mark*, the resource's high-water mark, as its floor and gets a token that the resource accepts.
     """
 
     def __init__(self, key: str, token: int, resource: str, mark: int) -> None:
@@ -154,23 +157,23 @@ class StaleFenceError(TaskguardError):
 
     @property
     def is_hopeless(self) -> bool:
-        """The mark is higher than any token can be, so it is none."""
+        """The high-water mark is above every possible token, so no fence wrote it."""
         return self.mark >= HIGHEST_TOKEN
 
     def __str__(self) -> str:
         if self.is_hopeless:
             return (
-                f"{self.key}: {self.resource} has {self.mark} for its mark, which no token can exceed, so everybody is "
-                "refused; something else than a fence has written it: set it to 0"
+                f"{self.key}: the high-water mark of {self.resource} is {self.mark}, which no token can exceed, so it "
+                "refuses every holder; a fence never writes such a value: set it to 0"
             )
         return (
-            f"{self.key}: the token {self.token} is stale, {self.resource} has seen {self.mark}; "
-            "roll back, the work is a newer holder's"
+            f"{self.key}: token {self.token} is stale, {self.resource} has seen {self.mark}; "
+            "roll back, a newer holder owns this work"
         )
 
 
 class VersionConflictError(TaskguardError):
-    """A row was changed by another since its version was read. Nothing was written; read it again and decide anew."""
+    """Somebody else changed a row since its version was read. Nothing was written; read the row again and retry."""
 
     def __init__(self, resource: str, expected: int, found: int) -> None:
         super().__init__(resource, expected, found)
@@ -180,13 +183,13 @@ class VersionConflictError(TaskguardError):
 
     def __str__(self) -> str:
         return (
-            f"{self.resource} has version {self.found}, not {self.expected}: another has changed it meanwhile; "
-            "roll back, read it again and decide anew"
+            f"{self.resource} has version {self.found}, not {self.expected}: somebody else changed it in the meantime; "
+            "roll back, read it again and retry"
         )
 
 
 class RowCountError(TaskguardError):
-    """An update was to change so many rows, and its condition is true for another number of them, perhaps for none."""
+    """The condition of an update matches another number of rows than expected, perhaps none."""
 
     def __init__(self, resource: str, expected: int, found: int) -> None:
         super().__init__(resource, expected, found)
@@ -196,15 +199,15 @@ class RowCountError(TaskguardError):
 
     def __str__(self) -> str:
         if not self.found:
-            return f"{self.resource}: there is no such row; roll back, and look at the condition of the update"
+            return f"{self.resource}: no row matches; roll back, and check the condition of the update"
         return (
-            f"{self.resource}: the condition is true for {self.found} rows, not for {self.expected}; roll back, and "
-            "say rows= if that many are meant"
+            f"{self.resource}: the condition matches {self.found} rows, not {self.expected}; roll back, and "
+            f"write rows={self.found} if you mean that many"
         )
 
 
 class TooManyStartsError(TaskguardError):
-    """The job was started as often as max_starts allows and its worker died every time."""
+    """The job started as often as max_starts allows, and its worker died every time."""
 
     def __init__(self, key: str, owner: str, starts: int, max_starts: int) -> None:
         super().__init__(key, owner, starts, max_starts)
@@ -215,13 +218,13 @@ class TooManyStartsError(TaskguardError):
 
     def __str__(self) -> str:
         return (
-            f"{self.key}: job {self.owner} was started {self.max_starts} times and its worker died each time; "
-            "it is not started again (max_starts)"
+            f"{self.key}: job {self.owner} started {self.max_starts} times and its worker died each time; "
+            f"it does not start again (max_starts={self.max_starts})"
         )
 
 
 class EarlierFailureError(TaskguardError):
-    """The work was done before, and failed; with on_done="reuse" that failure is the answer."""
+    """The work ran before and failed; on_done="reuse" replays that failure."""
 
     def __init__(self, key: str, owner: str, error: str) -> None:
         super().__init__(key, owner, error)
@@ -230,11 +233,11 @@ class EarlierFailureError(TaskguardError):
         self.error = error
 
     def __str__(self) -> str:
-        return f"{self.key} was done by {self.owner} and failed: {self.error}"
+        return f"{self.key} already ran and failed (owner {self.owner}): {self.error}"
 
 
 class OutcomeNotKeptError(TaskguardError):
-    """The work was done before and is not done again; its result is not known any more."""
+    """The work is done and does not run again, but its result is not available."""
 
     def __init__(self, key: str, owner: str, reason: str) -> None:
         super().__init__(key, owner, reason)
@@ -243,8 +246,8 @@ class OutcomeNotKeptError(TaskguardError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{self.key} was done by {self.owner}, but its result was not kept: {self.reason}"
+        return f"{self.key} is already done (owner {self.owner}), but its result was not kept: {self.reason}"
 
 
 def _since(moment: float) -> str:
-    return f" since {datetime.fromtimestamp(moment, timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if moment else ""
+    return f", since {datetime.fromtimestamp(moment, timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if moment else ""

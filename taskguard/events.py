@@ -1,4 +1,4 @@
-"""What happened, told to whoever listens: one frozen event per outcome, and listeners that can never break a job."""
+"""Events: one frozen value per decision, reported to listeners that can never break a job."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from taskguard.errors import ConfigurationError, LeaseLostError
 from taskguard.runtime.interrupt import came_by_signal
 
 Kind: TypeAlias = Literal[
-    "claimed",  # the key was free and is this owner's now
-    "took_over",  # ... it was running under a lease that had run out
-    "duplicate",  # the key is held by another owner (or by this very job, running elsewhere)
-    "reused",  # the work had ended before, and that is the answer
+    "claimed",  # the key was free, and this owner holds it now
+    "took_over",  # ... after the previous holder's lease had expired
+    "duplicate",  # another owner holds the key (or this same job, running elsewhere)
+    "reused",  # the work is done already, and its outcome is replayed
     "completed",
     "failed",  # the work failed, and the key is free (or done, with on_done="reuse")
     "released",
     "requeued",
-    "refused",  # the end of the work was not accepted: somebody else holds the key
+    "refused",  # the store did not accept the end of the work: another owner holds the key
     "fence_refused",  # a resource has seen a higher token and refused a write of the body
     "lost",  # the store says that this lease is not the newest
-    "unsure",  # the lease ran out and the store is silent
-    "renewal_failed",  # the store could not be asked; it is asked again
+    "unsure",  # the lease expired and the store does not answer
+    "renewal_failed",  # the store did not answer a renewal; the heartbeat retries
     "store_unavailable",
-    "store_failed",  # it answered, and the answer cannot be used
-    "store_evicts",  # it removes entries when its memory is short; told once per process
+    "store_failed",  # the store answered, and the answer cannot be used
+    "store_evicts",  # the store evicts entries when its memory is short; reported once per process
     "wait_timeout",
     "too_many_starts",
-    "not_kept",  # the work is done, its result could not be kept
+    "not_kept",  # the work is done, but its result could not be stored
     "scheduled",  # a slot was published
     "slot_late",  # ... more than a second after its time
-    "slot_caught_up",  # ... though nobody had been there at its time
+    "slot_caught_up",  # ... although no beat was running at its time
     "slot_buffered",  # ... once the run that it would have overlapped had ended
-    "slot_skipped",  # an earlier run lasts, so it is not run
-    "slot_missed",  # nobody was there, and it is not caught up
-    "slot_cancelled",  # the earlier run was ended for it
-    "slot_republished",  # its message seems to be lost, and was published again
+    "slot_skipped",  # an earlier run is still going, so the slot does not run
+    "slot_missed",  # no beat was running, and the slot is not caught up
+    "slot_cancelled",  # the earlier run was cancelled for this slot
+    "slot_republished",  # the slot's message seems to be lost, and was published again
     "slots_blocked",  # one run has kept several slots in a row from running
 ]
 
@@ -57,16 +57,16 @@ class Event:
     owner: str
     token: int = 0
     holder: str = ""
-    """The other one: who holds the key, or whose outcome is reused."""
+    """The other owner: the one that holds the key, or whose outcome is replayed."""
     state: str = ""
     since: float = 0.0
     detail: str = ""
     lasts: float = 0.0
-    """Of a claim: seconds that it holds unless it is renewed, a job's delay in the queue included."""
+    """For a claim: seconds until it expires unless it is renewed, including a job's delay in the queue."""
     differs: tuple[str, ...] = ()
-    """Arguments, by name, in which this call is not like the holder's: its key does not tell them apart."""
+    """Names of the arguments in which this call differs from the holder's, although both have the same key."""
     arguments: str = ""
-    """The values that the call has, where the app has asked for them to be told; in no line of the log."""
+    """The call's argument values, if the app asked to record them; never logged."""
 
     def __str__(self) -> str:
         parts = [f"{self.kind.replace('_', ' ')}: {self.key}", f"owner {self.owner}"]
@@ -89,14 +89,14 @@ _logger = logging.getLogger("taskguard")
 
 
 def log(event: Event) -> None:
-    """The listener every guard starts with: quiet on what goes as it should, a warning on what does not."""
+    """The default listener: logs normal decisions at DEBUG or INFO, and problems as warnings."""
     level = logging.DEBUG if event.kind in _QUIET else _LEVEL.get(event.kind, logging.WARNING)
     if _logger.isEnabledFor(level):
         _logger.log(level, "%s", event)
 
 
 class Listeners:
-    """Those who are told. One that fails is reported in the log, and the job goes on."""
+    """The functions that receive events. If one of them fails, that is logged and the job continues."""
 
     def __init__(self, listeners: Iterable[Listener] = (log,)) -> None:
         if callable(listeners):
@@ -106,13 +106,12 @@ class Listeners:
     def add(self, listener: Listener) -> None:
         self._listeners.append(listener)
 
-    def tell(self, event: Event) -> None:
+    def notify(self, event: Event) -> None:
         for listener in self._listeners:
             try:
                 listener(event)
             except Exception as error:
-                # A time-out of the job that arrives meanwhile, or the loss of a lease around this one, is not the
-                # listener's failure.
+                # A job timeout that arrives here, or the loss of an enclosing lease, is not the listener's failure.
                 if isinstance(error, LeaseLostError) or came_by_signal(error):
                     raise
                 _logger.exception("listener %r failed on: %s", listener, event)

@@ -1,4 +1,4 @@
-"""What a body is given: the token of its claim, and what can be done with it."""
+"""The fence that a body receives: the token of its claim, and what the body can do with it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 class Effects(NamedTuple):
-    """What `once` remembers the effects of one piece of work by."""
+    """The identity under which `once` records the effects of one piece of work."""
 
     key: str
     owner: str
-    """Whose they are: when *keep_for* is over, work of another owner under the same key is other work."""
+    """After *keep_for*, work of another owner under the same key is different work."""
     keep_for: float
 
 
 class Fence:
     """The token of one claim.
 
-    A lease alone cannot stop a process that slept past its end from writing; only the resource can, by refusing a
-    token lower than the highest it has seen. The fence carries that token to it.
+    A lease alone cannot stop a process that slept past its expiry from writing. Only the resource can: it refuses a
+    token lower than the highest it has seen. The fence carries the token to the resource.
     """
 
     def __init__(
@@ -54,15 +54,15 @@ class Fence:
         self._ask = ask
         self._where = where()
         self.shared: weakref.ref[Any] | None = None
-        """How the blocks of `hold` that share the claim know of each other; None if it is not theirs to end."""
+        """The claim that nested blocks of `hold` share; None if those blocks do not end the claim."""
         self.idempotency_key = idempotency_key
-        """The same through retries and redeliveries of this work: for an API that takes one."""
+        """The same through retries and redeliveries of this work: pass it to an API that takes one."""
         self.scheduled_for = scheduled_for
-        """The moment a scheduled run is for, whenever it fires."""
+        """The slot that a scheduled run is for, whenever it fires."""
         self.schedule = schedule
         """The name of the schedule's entry; empty for a run that was not scheduled."""
         self.unguarded = unguarded
-        """Whether it guards nothing: the body was called directly, or runs without a claim. Nobody is kept out."""
+        """True if the body was called directly or runs without a claim: then nothing keeps other runs out."""
 
     def __repr__(self) -> str:
         guards = ", unguarded" if self.unguarded else ""
@@ -82,32 +82,32 @@ class Fence:
 
     @property
     def starts(self) -> int:
-        """How often this job was started since its last retry; more than 1 means that a worker of it died."""
+        """How often this job has started since its last retry; more than 1 means that one of its workers died."""
         return self._holding.lease.starts
 
     @property
     def remaining(self) -> float:
-        """Seconds for which nobody else can have been granted the key; not positive once that is over.
+        """Seconds for which no other owner can get the key; zero or negative once the lease has expired.
 
-        Nor in a process that was forked inside the block: the key is its parent's.
+        Always 0 in a process that was forked inside the block: the parent holds the key.
         """
         return self._holding.remaining if self._holding.is_of_this_process else 0.0
 
     @property
     def lost(self) -> bool:
-        """The store has said that this lease is over."""
+        """The store has said that this lease is lost."""
         return self._holding.lost
 
     @property
     def unsure(self) -> bool:
-        """The lease ran out and the store has not been heard of since: somebody else may hold the key."""
+        """The lease expired and the store has not answered since: another owner may hold the key."""
         return not self.lost and self.remaining <= 0
 
     def check(self) -> None:
-        """Return only if this lease is still the newest; raise `LeaseLostError` if it is lost, or nobody can say.
+        """Return only if this lease is still the newest; raise `LeaseLostError` if it is lost, or may be.
 
-        Costs nothing while the lease is valid. After that (a process that was stopped and wakes) the store is asked.
-        Always raises in a process that was forked inside the block: the lease is its parent's.
+        Costs nothing while the lease is valid. If it has expired (the process was stopped and woke up), this asks the
+        store. Always raises in a process that was forked inside the block: the parent holds the lease.
         """
         if not self._holding.is_of_this_process:
             raise LeaseLostError(self.key, self.token, process=self._holding.process)
@@ -123,19 +123,19 @@ class Fence:
             raise LeaseLostError(self.key, self.token, not self._holding.lost)
 
     def protect(self, connection: Any, resource: str | None = None) -> None:
-        """Raise `StaleFenceError` if a higher token has been at *resource*; else nobody lower gets in from now on.
+        """Raise `StaleFenceError` if *resource* has seen a higher token; else refuse every lower token from now on.
 
-        One statement in the caller's own transaction, and best its first: a newer holder waits there until this
-        transaction has ended, and an older one is refused. *resource* is the key unless it is named.
+        Runs one statement in the caller's own transaction. Make it the first one: a newer holder then waits until this
+        transaction ends, and an older one is refused. *resource* is the key by default.
         """
         from taskguard.fencing.high_water import protect
 
         protect(self, connection, resource)
 
     def once(self, connection: Any, name: str | None = None) -> Once:
-        """True for one transaction that commits, through retries, redeliveries and takeovers; false for all others.
+        """True in exactly one committed transaction, through retries, redeliveries and takeovers; else false.
 
-        One statement in the caller's own transaction: the effect and the memory of it commit together, or neither
+        Runs one statement in the caller's own transaction: the effect and its record commit together, or neither
         does. Work with several effects gives each a *name*.
         """
         from taskguard.fencing.effects import once
@@ -143,9 +143,9 @@ class Fence:
         return once(self._effects, connection, name)
 
     def headers(self) -> dict[str, str]:
-        """What to send with an HTTP request so that its receiver can refuse a repetition, or a stale holder.
+        """Headers for an HTTP request, by which the receiver can refuse a repeated request or a stale holder.
 
-        What cannot stand in a header is written as `%XX`.
+        Characters that a header cannot contain are written as `%XX`.
         """
         from taskguard.fencing.http import header_text
 
@@ -156,14 +156,14 @@ _fences: ContextVar[tuple[Fence, ...]] = ContextVar("taskguard_fences", default=
 
 
 def current_fence() -> Fence | None:
-    """The fence of the innermost body that runs here; None outside of one."""
+    """The fence of the innermost guarded body that runs here; None outside of one."""
     fences = current_fences()
     return fences[-1] if fences else None
 
 
 def current_fences() -> tuple[Fence, ...]:
     fences = _fences.get()
-    # A block whose end was torn away by a signal has left its own behind.
+    # If a signal interrupted the end of a block, that block's fence is still in the context.
     for fence in fences:
         if fence._holding.presences is not None and fence._holding.is_deserted:
             return tuple([fence for fence in fences if not fence._holding.is_deserted])
@@ -171,17 +171,17 @@ def current_fences() -> tuple[Fence, ...]:
 
 
 def make_current(fences: tuple[Fence, ...]) -> None:
-    # Before Python 3.12 the collector may come while the variable is being set, and a finalizer that sets one too frees
-    # what the interpreter still reads. As long as there is a copy, it is not freed.
+    # Before Python 3.12 the garbage collector may run while the variable is being set. A finalizer that sets one too
+    # then frees what the interpreter still reads. A copy of the context keeps it alive.
     copy = copy_context()
     _fences.set(fences)
     del copy
 
 
 def fence_held_here(store: Store, key: str) -> Fence | None:
-    """The fence under which this very thread or task holds *key* already."""
+    """The fence under which this thread or task already holds *key*."""
     for fence in current_fences():
-        # A context is copied into new tasks and threads; what they find in it is not theirs.
+        # New tasks and threads get a copy of the context; the fences in it belong to their parent.
         if fence.key == key and fence._store is store and fence._where == where() and not fence.lost:
             return fence
     return None

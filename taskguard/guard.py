@@ -1,7 +1,7 @@
 """Claim, run, complete or release: the only place that decides.
 
-`Guard.hold` and `Guard.run` are the guard for scripts and services. The queue integrations use what is below them:
-`begin`, which answers with `Work` (the claim is granted), `Held` or `Completed`, and the ends of a `Work`.
+Scripts and services call `Guard.hold` and `Guard.run`. The queue integrations call the methods below them: `begin`,
+which returns `Work` (the claim is granted), `Held` or `Completed`, and the methods that end a `Work`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from taskguard.engine.claiming import Claiming
 from taskguard.engine.hold import Hold
 from taskguard.engine.under import run_claimed
-from taskguard.engine.unguarded import lone_fence
+from taskguard.engine.unguarded import UnguardedFence
 from taskguard.engine.work import Work
 from taskguard.errors import (
     ConfigurationError,
@@ -48,9 +48,9 @@ from taskguard.stores import open_store
 T = TypeVar("T")
 
 PATIENCE = 10.0
-"""How long a store that does not answer is asked again before that is an error."""
+"""How long to retry an unavailable store."""
 HEALINGS = 3
-"""How often work is begun again because a resource had seen a higher token than a store that lost its data gave it."""
+"""How often to restart work whose token a resource refused because the store had lost its data."""
 
 
 class Guard:
@@ -70,24 +70,24 @@ class Guard:
         if isinstance(store, str):
             store = open_store(store, namespace=namespace or "taskguard")
         elif namespace is not None:
-            raise ConfigurationError("namespace= goes with a URL; a store that is open already has its own")
+            raise ConfigurationError("namespace= goes with a URL; a store that is already open has its own namespace")
         elif not callable(getattr(store, "claim", None)):
-            raise ConfigurationError(f"Guard takes the URL of a store, or a store, not {store!r}")
+            raise ConfigurationError(f"Guard takes a store URL or a store, not {store!r}")
         if isinstance(patience, bool) or not isinstance(patience, (int, float)) or not patience >= 0:
-            raise ConfigurationError(f"patience={patience!r} is no duration; write a number of seconds")
+            raise ConfigurationError(f"patience must be a number of seconds from 0, not {patience!r}")
         if not isinstance(history, bool):
-            raise ConfigurationError(f"history={history!r} is neither; write history=True or history=False")
+            raise ConfigurationError(f"history must be True or False, not {history!r}")
         check_on_evicting_store("on_evicting_store", on_evicting_store)
         self.store = store
         self._evictions = Evictions(store, on_evicting_store)
         self.patience = float(patience)
         self._last_failure = float("-inf")
-        """When the store was last asked in vain."""
+        """When the store last failed to answer."""
         self.outcomes: Outcomes = outcomes or JsonOutcomes()
         self.listeners = Listeners(listeners)
         kept = history_of(store) if history else None
         self.recorder = None if kept is None else Recorder(kept)
-        """Brings decisions to the store's history; None if none are kept."""
+        """Writes decisions to the store's history; None if no history is kept."""
         self.heartbeat = Heartbeat(self.store, partial(_tell_of_holding, self.listeners))
         if self.recorder is not None:
             self.listeners.add(self.recorder)
@@ -97,7 +97,7 @@ class Guard:
         return f"Guard({self.store!r})"
 
     def close(self) -> None:
-        """Give back what the store holds open."""
+        """Close what the store holds open."""
         if self.recorder is not None:
             self.recorder.flush()
         self.store.close()
@@ -115,12 +115,12 @@ class Guard:
         hold_at_least: float | None = None,
         on_lost: Literal["abort", "abort_if_unsure", "continue"] = "abort",
     ) -> Hold:
-        """Hold *key* while the block runs, and give it the fence.
+        """Hold *key* while the block runs, and pass the block its fence.
 
-        Raises `DuplicateTaskError` if another holds it, `WaitTimeoutError` if that is still so after *wait_up_to*
-        seconds, and `LeaseLostError` in the block, or at its end, if the lease was lost meanwhile. A block that holds
-        the key already, in the same thread or task, has it at once, with the same fence; the key is held until the
-        last of them ends.
+        Raises `DuplicateTaskError` if another owner holds the key, `WaitTimeoutError` if another owner still holds it
+        after *wait_up_to* seconds, and `LeaseLostError` inside the block, or at its end, if the lease was lost. Inside
+        a block that already holds the key, in the same thread or task, `hold` succeeds at once with the same fence.
+        The key stays held until the last of these blocks ends.
         """
         policy = _policy(
             lease=lease,
@@ -148,12 +148,13 @@ class Guard:
     ) -> T:
         """Call `function(*args)` once for *key*; every later call within *keep_for* seconds gets the stored outcome.
 
-        A call that comes while another runs waits for its outcome, and takes its place if it has none. The result is
-        kept as JSON: what JSON cannot say is given to the first caller, and later ones get `OutcomeNotKeptError`.
-        A run whose token a resource refuses although nobody replaced it is begun again, under a higher one.
+        A call that arrives while another one runs waits for its outcome, and runs itself if there is none. The result
+        is stored as JSON. If JSON cannot represent it, only the first caller gets it; later ones get
+        `OutcomeNotKeptError`. If a resource refuses the run's token although no newer holder exists, the function runs
+        again under a higher token.
         """
         if fence_held_here(self.store, check_key(key)) is not None:
-            raise ConfigurationError(f"{key} is held by the very code that wants to run it: call the function itself")
+            raise ConfigurationError(f"the calling code already holds {key}; call the function directly")
         if runs_later(function):
             raise ConfigurationError(
                 f"{function!r} only begins when it is called (it is a coroutine or a generator), so its end cannot be "
@@ -171,7 +172,7 @@ class Guard:
         )
         name = fence_parameter(function)
         if is_off():
-            with lone_fence(key, self.new_owner()) as fence:
+            with UnguardedFence(key, self.new_owner()) as fence:
                 return function(*args, **({name: fence} if name else {}))
         owner, floor = self.new_owner(), 0
         known_by = key if on_done != "rerun" else owner
@@ -193,7 +194,7 @@ class Guard:
     # -- the engine ------------------------------------------------------------------------------------------------
 
     def new_owner(self) -> str:
-        """A name that says where to look, for a holder that is no job of a queue."""
+        """An owner name with host and process, for a holder that is not a queue's job."""
         return f"{os.uname().nodename}:{os.getpid()}:{os.urandom(6).hex()}"
 
     def new_claim(
@@ -207,9 +208,9 @@ class Guard:
         floor: int = 0,
         **rest: Any,
     ) -> Claim:
-        """A claim of *owner*, under a new attempt where none is given, for as long as the policy says.
+        """A claim of *owner*, under a new attempt if none is given, with the policy's lease.
 
-        Raises ConfigurationError if its names or numbers are none that every store takes.
+        Raises ConfigurationError unless every store accepts its names and numbers.
         """
         return check_claim(
             Claim(
@@ -231,21 +232,21 @@ class Guard:
         *,
         idempotency_key: str | None = None,
         effect_key: str | None = None,
-        tell: bool = True,
+        report: bool = True,
         again: bool = False,
     ) -> Work | Held | Completed:
-        """Ask for the key, to run the body now if it is granted.
+        """Claim the key to run the body now.
 
-        Raises `TooManyStartsError`, after ending the job for good, if its workers died too often. *effect_key* is what
-        `fence.once` goes by, where that is not the idempotency key.
+        Raises `TooManyStartsError`, after failing the job for good, if its workers died too often. *effect_key* is the
+        key under which `fence.once` records effects, if that is not the idempotency key.
         """
-        asked, answer = self.ask(claim, tell=tell, again=again)
+        asked, answer = self.ask(claim, report=report, again=again)
         if not isinstance(answer, Lease):
             return answer
         work = Work(self, policy, answer, asked, idempotency_key or claim.owner, effect_key=effect_key)
         if answer.starts > policy.max_starts:
             error = TooManyStartsError(claim.key, claim.owner, answer.starts, policy.max_starts)
-            self.tell("too_many_starts", answer, token=answer.token, detail=str(error))
+            self.report("too_many_starts", answer, token=answer.token, detail=str(error))
             work.fail(error)
             raise error
         return work
@@ -254,17 +255,17 @@ class Guard:
         self,
         claim: Claim,
         *,
-        tell: bool = True,
+        report: bool = True,
         again: bool = False,
         patience: float | None = None,
         arguments: str = "",
         after_outage: bool = False,
     ) -> tuple[float, Lease | Held | Completed]:
-        """The store's answer, and the moment before the question that it answers left.
+        """The store's answer, and the time just before the answered request left.
 
-        A reply that was lost is not an answer: the same claim is asked again, and gets its own lease back.
-        *again*: the listeners know of the holder. *arguments* are told to them, as `Event.arguments`. *after_outage*:
-        the store did not answer when it was last asked for this job, by whichever process.
+        If a reply is lost, the guard repeats the same claim, which gets its own lease back. *again*: the listeners
+        already know the holder. *arguments* become `Event.arguments`. *after_outage*: the store did not answer the last
+        request for this job, whichever process made it.
         """
         claim.where = whereabouts()
         grace = grace_of(claim)
@@ -273,7 +274,7 @@ class Guard:
         def once() -> tuple[float, Lease | Held | Completed]:
             nonlocal looked
             now = since_boot()
-            # Not before each try: where every second reply is lost, only the looks would ever be answered.
+            # Not before each try: if every second reply is lost, only these reads would ever be answered.
             if now - looked > grace and (after_outage or now - self._last_failure < grace):
                 held = holder_that_may_return(self.store, claim, grace)
                 if held is not None:
@@ -285,54 +286,55 @@ class Guard:
         if self._evictions.are_refused:
             self._patiently(self._evictions.refuse, claim, patience)
         asked, answer = self._patiently(once, claim, patience)
-        # Not between a grant and its body: that would cost the lease if the server fell silent just then.
+        # Not between a grant and its body: if the server stopped answering just then, the lease would expire.
         if not isinstance(answer, Lease) or answer.state == "queued":
-            self._evictions.warn(self.tell, claim)
-        if tell and not (again and isinstance(answer, Held)):
+            self._evictions.warn(self.report, claim)
+        if report and not (again and isinstance(answer, Held)):
             self._tell_of_answer(claim, answer, arguments)
         return asked, answer
 
     def settle(self, claimant: Claimant, verb: Callable[[], bool], kind: Kind, *, patience: float = 0.0) -> bool:
-        """Carry out the end of a claim, asking again as long as the store is silent; False if it was refused."""
+        """End a claim, retrying while the store does not answer; False if the store refuses."""
         done = self._patiently(verb, claimant, max(self.patience, patience))
-        self._evictions.warn(self.tell, claimant)
-        self.tell(kind if done else "refused", claimant, token=getattr(claimant, "token", 0))
+        self._evictions.warn(self.report, claimant)
+        self.report(kind if done else "refused", claimant, token=getattr(claimant, "token", 0))
         return done
 
     def free(self, key: str, *, token: int = 0, by: str = "") -> bool:
-        """Free *key* by hand; with *token*, only if that is the newest still. Its holder is told that it lost it."""
+        """Free *key* by hand; with *token*, only if that token is still the newest. Its holder loses the lease."""
         entry = self.store.get(check_entry(key))
         freed = self.store.forget(key, token)
         if freed:
             owner = entry.owner if entry is not None else ""
             detail = f"by hand, {by}" if by else "by hand"
-            self.tell("released", Claimant(key, owner, ""), token=token or getattr(entry, "token", 0), detail=detail)
+            self.report("released", Claimant(key, owner, ""), token=token or getattr(entry, "token", 0), detail=detail)
         return freed
 
     def raise_tokens(self, key: str, floor: int, policy: Policy) -> None:
-        """A resource has seen the token *floor*, and this store, which lost its data, knows of none so high.
+        """Make every later claim of *key* get a token above *floor*.
 
-        The next one who claims the key, wherever, gets a higher one. Whoever has it already is told by the resource.
+        Called when a resource has seen *floor* and this store, which lost its data, has issued only lower tokens. A
+        holder that already has a lower token learns it from the resource.
         """
         if not floor:
             return
         with suppress(StoreError):
-            asked, answer = self.ask(self.new_claim(key, self.new_owner(), policy, floor=floor), tell=False)
+            asked, answer = self.ask(self.new_claim(key, self.new_owner(), policy, floor=floor), report=False)
             if isinstance(answer, Lease):
                 Work(self, policy, answer, asked, answer.owner).give_up()
 
     def encoded(self, encode: Callable[[Any], bytes], value: Any, claimant: Claimant) -> bytes | None:
-        """What is kept of an outcome; None, which is reported, where it cannot be written down."""
+        """The outcome as bytes; None, with a `not_kept` event, if it cannot be serialized."""
         try:
             return encode(value)
-        except Exception as why:  # whatever an object does when it is written down: the work is done all the same
+        except Exception as why:  # whatever an object raises when it is serialized: the work is done all the same
             if came_by_signal(why):
                 raise
-            self.tell("not_kept", claimant, token=getattr(claimant, "token", 0), detail=str(why))
+            self.report("not_kept", claimant, token=getattr(claimant, "token", 0), detail=str(why))
             return None
 
-    def tell(self, kind: Kind, claimant: Claimant, **facts: Any) -> None:
-        self.listeners.tell(Event(kind=kind, key=claimant.key, owner=claimant.owner, **facts))
+    def report(self, kind: Kind, claimant: Claimant, **facts: Any) -> None:
+        self.listeners.notify(Event(kind=kind, key=claimant.key, owner=claimant.owner, **facts))
 
     def _patiently(self, verb: Callable[[], T], claimant: Claimant, patience: float) -> T:
         started, waits = since_boot(), None
@@ -346,14 +348,14 @@ class Guard:
                 if passing:
                     self._last_failure = since_boot()
                 if not passing or since_boot() + pause >= started + patience:
-                    self.tell("store_unavailable" if passing else "store_failed", claimant, detail=str(error))
+                    self.report("store_unavailable" if passing else "store_failed", claimant, detail=str(error))
                     raise
             time.sleep(pause)
 
     def _tell_of_answer(self, claim: Claim, answer: Lease | Held | Completed, arguments: str) -> None:
         if isinstance(answer, Lease):
             kind: Kind = "took_over" if answer.took_over else "claimed"
-            self.tell(kind, claim, token=answer.token, state=answer.state, lasts=claim.lease, arguments=arguments)
+            self.report(kind, claim, token=answer.token, state=answer.state, lasts=claim.lease, arguments=arguments)
             return
         facts: dict[str, Any] = {
             "token": answer.token,
@@ -362,15 +364,15 @@ class Guard:
             "differs": differing(claim.payload, answer.payload),
         }
         if isinstance(answer, Held):
-            self.tell("duplicate", claim, state=answer.state, since=answer.since, **facts)
+            self.report("duplicate", claim, state=answer.state, since=answer.since, **facts)
         else:
-            self.tell("reused", claim, state=answer.how, since=answer.at, **facts)
+            self.report("reused", claim, state=answer.how, since=answer.at, **facts)
 
 
 def _tell_of_holding(listeners: Listeners, holding: Holding, kind: Kind, detail: str) -> None:
-    # Of the listeners and not of the guard: the thread that renews must not keep the guard alive.
+    # Takes the listeners and not the guard: the renewing thread must not keep the guard alive.
     lease = holding.lease
-    listeners.tell(Event(kind=kind, key=lease.key, owner=lease.owner, token=lease.token, detail=detail))
+    listeners.notify(Event(kind=kind, key=lease.key, owner=lease.owner, token=lease.token, detail=detail))
 
 
 def new_attempt() -> str:
@@ -380,7 +382,7 @@ def new_attempt() -> str:
 def _policy(**options: Any) -> Policy:
     try:
         return _checked_policy(**options)
-    except TypeError:  # not hashable, so not a value of any option: let the policy say which
+    except TypeError:  # an unhashable value is not valid for any option: let the policy say which
         return Policy.of(**options)
 
 

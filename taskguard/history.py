@@ -1,8 +1,8 @@
-"""What was decided of late: a capped log in the store, behind `taskguard explain`, `stats` and `watch`.
+"""Recent decisions: a capped log in the store, behind `taskguard explain`, `stats` and `watch`.
 
-A process tells its decisions to a `Recorder`, which gathers them and hands them to the store's `History` from a thread
-of its own: no job waits for that. A process that is killed takes the last fifth of a second with it, or what it held
-back; what holds now is in the entries, never here.
+A process reports its decisions to a `Recorder`, which batches them and writes them to the store's `History` from a
+thread of its own, so no job waits for it. A killed process loses the last fifth of a second, or what it held back.
+The current state is in the entries, never here.
 """
 
 from __future__ import annotations
@@ -30,64 +30,62 @@ from taskguard.runtime.whereabouts import whereabouts
 __all__ = ["Decision", "decisions"]
 
 Kept: TypeAlias = bool | Literal["arguments"]
-"""Whether a history is kept; with the arguments of calls, if that is asked for."""
+"""Whether a history is kept; "arguments" also records the arguments of calls."""
 ORDINARY: frozenset[Kind] = frozenset({"claimed", "completed", "released", "requeued"})
-"""What happens all the time. It has a log of its own, so that it does not crowd out why a call was skipped."""
+"""Frequent decisions. They have a log of their own, so that they do not crowd out why a call was skipped."""
 MOST = 10_000
-"""Lines that are kept in each of the two logs, about."""
+"""About how many lines each of the two logs keeps."""
 KEPT_FOR = 30 * 86400
-"""Seconds after which a line can go, however few there are."""
+"""Seconds after which a line may be deleted, however few there are."""
 GATHER = 0.2
-"""Seconds that decisions are gathered for."""
+"""Seconds for which decisions are batched."""
 AT_ONCE = 500
-"""Lines in one exchange with the store, at most."""
+"""The most lines in one exchange with the store."""
 WAITING = 2_000
-"""Decisions kept while the store cannot be asked; then the oldest go."""
+"""The most decisions kept while the store is unavailable; beyond that the oldest are dropped."""
 LONGEST_DETAIL = 500
 ASK_AGAIN = 5.0
 PATIENCE = 2.0
-"""Seconds that a process which ends waits for its own thread to have told."""
+"""Seconds that an exiting process waits for its own thread to finish writing."""
 LOOK_AGAIN = 0.005
 
 _logger = logging.getLogger("taskguard")
 
 
 class Line(NamedTuple):
-    """One decision as a history keeps it: nothing of *text* is a store's business.
-
-    It is JSON, an array whose second element is the key.
+    """One decision as a history keeps it. *text* is a JSON array whose second element is the key; stores do not
+    interpret the rest.
     """
 
     key: str
     text: str
     notable: bool
-    """Not an ordinary one: it belongs to the other log."""
+    """Whether the line belongs to the log of notable lines."""
     age: float = 0.0
-    """Seconds between the decision and `add`: durations in, never instants, here too."""
+    """Seconds between the decision and `add`: stores take durations, never instants, here too."""
     at: float = 0.0
-    """When it was, by the store's clock; filled in by `read`."""
+    """The time of the decision by the store's clock; `read` fills it in."""
 
 
 class History(Protocol):
-    """Two capped logs, of ordinary and of notable lines, about `MOST` in each. A store has it as its `history`.
+    """Two capped logs, of ordinary and of notable lines, about `MOST` in each. A store offers it as `history`.
 
-    It is apart from the verbs of a store: no promise about a key depends on it.
+    No promise about a key depends on it.
     """
 
     def add(self, lines: Sequence[Line], /, *, last: bool = False) -> None:
-        """Append all of them, in one exchange.
+        """Append all lines in one exchange.
 
-        *last*: the process may end now, and there is no later. A server that can be told not to answer need not be
-        waited for.
+        *last*: the process is about to exit. If the server can skip its reply, `add` need not wait for one.
         """
 
     def read(self, prefix: str = "", /, *, limit: int = 1000) -> list[Line]:
-        """The newest *limit* lines whose key starts so, the oldest of them first."""
+        """The newest *limit* lines whose key starts with *prefix*, oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """An event, when it was by the store's clock, and in which process."""
+    """An event, its time by the store's clock, and the process that reported it."""
 
     at: float
     where: str
@@ -95,9 +93,11 @@ class Decision:
 
 
 def check_kept(name: str, value: Any) -> None:
-    """ConfigurationError if the setting *name* has no such value."""
+    """Raise ConfigurationError if the setting *name* does not accept *value*."""
     if not isinstance(value, bool) and value != "arguments":
-        raise ConfigurationError(f'{name}={value!r} is not known; write True, False, or "arguments" to keep those too')
+        raise ConfigurationError(
+            f'{name} must be True, False or "arguments" (which also records the arguments of calls), not {value!r}'
+        )
 
 
 def history_of(store: Store) -> History | None:
@@ -106,14 +106,14 @@ def history_of(store: Store) -> History | None:
 
 
 def decisions(store: Store, prefix: str = "", *, limit: int = 1000) -> list[Decision]:
-    """The newest decisions about keys that start so, the oldest of them first."""
+    """The newest *limit* decisions about keys that start with *prefix*, oldest first."""
     history = history_of(store)
     found = [] if history is None else [_decision(line) for line in history.read(prefix, limit=limit)]
     return [decision for decision in found if decision is not None]
 
 
 class Recorder(Forked):
-    """A listener that brings decisions to a history, many at once and not at the cost of a job."""
+    """A listener that writes decisions to a history, in batches and without delaying a job."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -122,7 +122,7 @@ class Recorder(Forked):
         _recorders.add(self)
 
     def after_fork(self) -> None:
-        # What the parent has gathered is the parent's to tell.
+        # The parent writes what the parent has gathered.
         self._waiting: deque[tuple[float, Event]] = deque(maxlen=WAITING)
         self._due: float | None = None
         self._holds_back = False
@@ -135,17 +135,17 @@ class Recorder(Forked):
         self._waiting.append((now, event))
         if self._holds_back:
             return
-        # Two threads may both find it so; that is harmless. Rung each time: a signal may have torn away who was to.
+        # Two threads may both set it, which is harmless. Ring each time: a signal may have interrupted whoever was to.
         due = self._due
         self._due = due = now if len(self._waiting) == AT_ONCE else now + GATHER if due is None else due
         self._alarm.ring_by(due)
 
     def hold_back(self) -> None:
-        """Gather until the end, or `go_on`: for a process that mostly ends before a thread for this would pay."""
+        """Batch until the process exits or calls `go_on`: most such processes are too short-lived for a thread."""
         self._holds_back = True
 
     def go_on(self) -> None:
-        """It did not end: no longer hold back."""
+        """Stop holding back: the process lives longer than expected."""
         if self._holds_back:
             self._holds_back = False
             if self._waiting:
@@ -156,15 +156,15 @@ class Recorder(Forked):
         self._alarm.ring_by(moment)
 
     def flush(self, *, last: bool = False) -> None:
-        """Bring what was gathered to the store now, from this thread. Never raises for the store's sake."""
+        """Write what was gathered now, from this thread. Never raises because of the store."""
         if last and self._failing:
-            return  # a process does not end later for a log
+            return  # a log must not delay the exit of a process
         self._wait_for_thread()
-        self._due = None  # before the lines are taken: one that comes meanwhile asks for the next time
+        self._due = None  # before the lines are taken: a line that arrives now schedules the next write
         self._send(last)
 
     def _wait_for_thread(self) -> None:
-        """What it has in its hands is to arrive too, before a process ends; unless its store does not answer."""
+        """Let the thread finish the batch it is writing before the process exits, unless the store does not answer."""
         give_up = since_boot() + PATIENCE
         while self._thread_sends and since_boot() < give_up:
             time.sleep(LOOK_AGAIN)
@@ -178,9 +178,9 @@ class Recorder(Forked):
                 self._keep(batch, error)
                 return
             except Exception as error:
-                if came_by_signal(error):  # a job's time-out is not the history's failure
+                if came_by_signal(error):  # a job's timeout is not the history's failure
                     raise
-                _logger.exception("%d decisions are not written to the history", len(batch))
+                _logger.exception("could not write %d decisions to the history; they are dropped", len(batch))
 
     def _upcoming(self) -> float | None:
         return self._due
@@ -206,11 +206,11 @@ class Recorder(Forked):
 
     def _keep(self, batch: list[tuple[float, Event]], error: StoreError) -> None:
         if not self._failing:  # once per outage
-            _logger.warning("decisions are not written to the history for now: %s", error)
+            _logger.warning("could not write decisions to the history, will retry: %s", error)
         self._failing = True
         room = WAITING - len(self._waiting)
         self._waiting.extendleft(reversed(batch[-room:] if room else []))
-        with suppress(RuntimeError):  # the process ends, and no thread can be started any more
+        with suppress(RuntimeError):  # the process is exiting and cannot start threads any more
             self._ring_by(since_boot() + ASK_AGAIN)
 
     def _lines(self, batch: Sequence[tuple[float, Event]]) -> list[Line]:
@@ -219,7 +219,7 @@ class Recorder(Forked):
 
 
 def _text(event: Event, where: str) -> str:
-    # Piece by piece: json.dumps takes three times as long, mostly to get ready.
+    # Piece by piece: json.dumps takes three times as long, mostly for its set-up.
     return (
         f"[{quoted(event.kind)},{quoted(event.key)},{quoted(event.owner)},{event.token},{quoted(event.holder)},"
         f"{quoted(event.state)},{event.since!r},{quoted(event.detail[:LONGEST_DETAIL])},{event.lasts!r},"
@@ -244,7 +244,7 @@ def _decision(line: Line) -> Decision | None:
         detail=detail,
         lasts=lasts,
         differs=tuple(differs),
-        arguments=more[0] if more else "",  # a later version may have even more to tell
+        arguments=more[0] if more else "",  # a later version may append even more fields
     )
     return Decision(at=line.at, where=where, event=event)
 
@@ -254,6 +254,6 @@ _recorders: Living[Recorder] = Living()
 
 @atexit.register
 def flush_all(**_: object) -> None:
-    """The process ends: what was gathered leaves it."""
+    """Write what was gathered before the process exits."""
     for recorder in _recorders.all():
         recorder.flush(last=True)

@@ -1,4 +1,4 @@
-"""Public names that are imported when they are first used: who needs one of them does not pay for the others."""
+"""Import public names on first use, so that code which needs one of them does not pay for the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def lazily(module: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and the `__dir__` of *module*; *homes* says which names each of its parts has."""
+    """The `__getattr__` and the `__dir__` of *module*; *homes* maps each submodule to the names it defines."""
     home_of = {name: home for home, names in homes.items() for name in names.split()}
 
     def find(name: str) -> Any:

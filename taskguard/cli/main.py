@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "demo": "taskguard.cli.demo",
     "doctor": "taskguard.cli.doctor",
     "explain": "taskguard.cli.explain",
+    "health": "taskguard.cli.health",
     "ls": "taskguard.cli.ls",
     "migrate": "taskguard.cli.migrate",
     "purge": "taskguard.cli.purge",

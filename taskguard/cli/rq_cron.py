@@ -39,6 +39,7 @@ _LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
     "--republish-after", type=float, default=300.0, show_default=True, help="Seconds until a queued job counts as lost."
 )
 @click.option("--namespace", envvar="TASKGUARD_NAMESPACE", default="taskguard", show_default=True)
+@click.option("--health-file", help="File that `taskguard health cron` reads.  [or TASKGUARD_HEALTH_FILE]")
 @click.argument("config_path")
 @pass_cli_config  # type: ignore[untyped-decorator]
 def command(cli_config: Any, config_path: str, logging_level: str, **options: Any) -> None:
@@ -59,6 +60,7 @@ def command(cli_config: Any, config_path: str, logging_level: str, **options: An
         timing=Timing.of(options),
         namespace=options["namespace"],
         republish_after=options["republish_after"],
+        health_file=options["health_file"],
     )
     scheduler.load_config_from_file(config_path)
     scheduler.start()  # type: ignore[no-untyped-call]

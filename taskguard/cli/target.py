@@ -54,9 +54,9 @@ def find_target(context: click.Context) -> Target:
     if namespace:
         raise click.UsageError("--namespace needs --store; with -A the app sets the namespace")
     from taskguard.celery.guarding import guarding_of
+    from taskguard.stores.unusable import check_usable
 
-    guard = guarding_of(app).guard
-    return Target(guard.store, f"the store of {app.main or app_name}", app)
+    return Target(check_usable(guarding_of(app).guard.store), f"the store of {app.main or app_name}", app)
 
 
 def _given(context: click.Context, name: str, *, unless: bool) -> str | None:

@@ -175,7 +175,7 @@ class Receiver:
         claim = self.guard.new_claim(key, self.guard.new_owner(), self._turns)
         give_up = since_boot() + self._wait_up_to
         for pause in pauses():
-            answer = self.guard.begin(claim, self._turns, tell=False)
+            answer = self.guard.begin(claim, self._turns, report=False)
             if isinstance(answer, Work):
                 answer.keep_alive()
                 return answer

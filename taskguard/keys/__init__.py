@@ -1,1 +1,1 @@
-"""A call becomes a key."""
+"""Make the key of a call."""

@@ -1,7 +1,7 @@
-"""The canonical form of a value: one text per value, with its type.
+"""The canonical form of a value: one text per value, including its type.
 
-Every form starts with a word or a bracket of its own kind and says itself where it ends, so forms can be strung
-together: no two values that differ, in type or in content, have one text.
+Every form starts with a word or bracket of its own kind and marks its own end, so forms can be concatenated: two values
+that differ, in type or in content, never have the same text.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from uuid import UUID
 from taskguard.errors import KeyArgumentError
 
 DEEPEST = 64
-"""How deep a value may be nested. It also ends a value that contains itself."""
+"""How deep a value may be nested. The limit also stops at a value that contains itself."""
 
 
 def canonical(value: object, argument: str = "value") -> str:
     """One text per value: equal for equal values of one type, different for all others.
 
-    A tuple is as a list and a frozenset as a set, since queues turn one into the other; a bytearray is as bytes.
-    Raises KeyArgumentError, with the place inside *argument*, for what has no stable form.
+    A tuple has the form of a list and a frozenset that of a set, since queues turn one into the other; a bytearray has
+    the form of bytes. Raises KeyArgumentError, with the path inside *argument*, for a value without a stable form.
     """
     try:
         return _form(value, 0)
@@ -84,13 +84,13 @@ def _bool(value: bool, depth: int) -> str:
 
 
 def _int(value: int, depth: int) -> str:
-    # In hex: Python refuses to write very long ints in decimal. By the base class: a subclass may write itself else.
+    # In hex: Python refuses to format very long ints in decimal. By the base class: a subclass may format differently.
     return f"int:{int.__format__(value, 'x')};"
 
 
 def _float(value: float, depth: int) -> str:
     if not isfinite(value):
-        raise _RefusedError(f"the float {float.__repr__(value)} is no value to compare")
+        raise _RefusedError(f"the float {float.__repr__(value)} cannot be compared")
     return f"float:{float.__add__(value, 0.0)!r};"  # -0.0 + 0.0 is 0.0
 
 
@@ -106,7 +106,7 @@ def _bytes(value: bytes | bytearray, depth: int) -> str:
 def _decimal(value: Decimal, depth: int) -> str:
     # By hand: normalize() rounds to the precision of the thread's context.
     if not value.is_finite():
-        raise _RefusedError(f"the Decimal {value} is no value to compare")
+        raise _RefusedError(f"the Decimal {value} cannot be compared")
     sign, digits, exponent = value.as_tuple()
     written = "".join(map(str, digits))
     shortest = written.rstrip("0")
@@ -142,8 +142,8 @@ def _datetime(value: datetime, depth: int) -> str:
 def _time(value: time, depth: int) -> str:
     offset = value.utcoffset()
     if offset is None and value.tzinfo is not None:
-        # Python calls noon in Rome and noon in New York equal then.
-        raise _RefusedError("a time whose zone needs a date to know its offset is no value to compare")
+        # Python would call noon in Rome and noon in New York equal.
+        raise _RefusedError("a time whose zone needs a date to know its offset cannot be compared")
     return f"time:{_clock(value)};" if offset is None else f"awaretime:{_clock(value) - _micros(offset)};"
 
 
@@ -160,12 +160,12 @@ def _clock(value: datetime | time) -> int:
 
 
 def _micros(value: timedelta) -> int:
-    # By the base class: subclasses count their days and seconds in ways of their own.
+    # By the base class: subclasses may count days and seconds differently.
     return timedelta.__floordiv__(value, timedelta(microseconds=1))
 
 
 def _refuse_rounding(value: object, attribute: str) -> None:
-    # Subclasses elsewhere (pandas) are finer than their base, and two of their values would become one.
+    # Some subclasses (pandas) are finer than their base, and two of their values would get the same form.
     if getattr(value, attribute, 0):
         raise _RefusedError(f"a value of type {name_of(type(value))} is finer than a microsecond")
 
@@ -194,7 +194,7 @@ def _dict(value: Mapping[object, object], depth: int) -> str:
 
 
 def _dataclass(value: Any, depth: int) -> str:
-    # As == does: a field with compare=False says nothing about which value this is.
+    # As == does: a field with compare=False is not part of the value.
     names = [field.name for field in dataclasses.fields(value) if field.compare]
     return _object(value, {name: getattr(value, name) for name in names if hasattr(value, name)}, depth)
 
@@ -218,7 +218,7 @@ def braced(pairs: list[str]) -> str:
 
 
 def _forms(items: Iterable[tuple[Any, object]], step: Callable[[Any], str], depth: int) -> list[str]:
-    """The form of each item, given with its place; if one is refused, *step* of the place tells where it was."""
+    """The form of each item, given with its place; if one is refused, *step* turns the place into a path segment."""
     if depth >= DEEPEST:
         raise _RefusedError(f"it is nested more than {DEEPEST} levels deep, or contains itself")
     forms = []
@@ -243,7 +243,7 @@ def _in_a_set(_: int) -> str:
     return "{...}"
 
 
-# Looked up by the exact type first, then along the base classes: bool stands before int and datetime before date.
+# Looked up by the exact type first, then along the base classes: bool comes before int and datetime before date.
 _ENCODERS: dict[type, _Encoder] = {
     type(None): _none,
     bool: _bool,

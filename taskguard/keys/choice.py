@@ -1,4 +1,4 @@
-"""What a key is made of: all arguments, some of them, a template, or what a function makes of them."""
+"""What a key is made of: all arguments, some of them, a template, or the result of a function."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ By: TypeAlias = str | Sequence[str] | Callable[..., object] | None
 
 
 LONGEST_LABEL = 120
-"""Characters of the key as people read it."""
+"""The most characters in the readable form of a key."""
 _SHORT = Repr()
-"""Never fails, whatever a value's own `repr` does."""
+"""Never fails, whatever a value's own `repr` raises."""
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 
 
 def value_shown(value: object) -> str:
-    """One value as people read it."""
+    """The readable form of one value."""
     return repr(value) if type(value) is int else _SHORT.repr(value)
 
 
 def label_of(text: str) -> str:
-    """The text on one line, and no longer than a label is."""
+    """The text on one line, cut to the length of a label."""
     if not (text.isascii() and text.isprintable()):
         text = "".join([letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text])
     return text if len(text) <= LONGEST_LABEL else f"{text[: LONGEST_LABEL - 1]}…"
 
 
 class Choice(Protocol):
-    """What a key is made of, whatever way it was written."""
+    """What a key is made of, however key= was written."""
 
     @property
     def needed(self) -> frozenset[str] | None:
-        """The parameters that it looks at; None for all of them."""
+        """The parameters that it reads; None for all of them."""
 
     def check(self, signature: inspect.Signature, /) -> None:
-        """Raise ConfigurationError if calls of that signature cannot have it."""
+        """Raise ConfigurationError if the signature lacks a parameter that it reads."""
 
     def form(self, bound: inspect.BoundArguments, /) -> tuple[str, str]:
-        """The chosen part of the call in canonical form, and as people read it (empty where that is all of it)."""
+        """The chosen part of the call in canonical form, and its readable form (empty if that is the whole call)."""
 
 
 def parse_key(by: By) -> Choice:
-    """Read what was written as `key=`; ConfigurationError if it can be read in no way."""
+    """Parse the value of `key=`; raise ConfigurationError if it is not valid."""
     if by is None:
         return AllArguments()
     if isinstance(by, str):
@@ -60,7 +60,7 @@ def parse_key(by: By) -> Choice:
     if isinstance(by, (tuple, list)) and by and all(isinstance(path, str) for path in by):
         return _Fields(tuple(_parse_path(path, by) for path in by))
     raise ConfigurationError(
-        f"key={by!r} chooses no argument; write a parameter's name, a tuple of names, a template such as "
+        f"key={by!r} does not choose an argument; write a parameter's name, a tuple of names, a template such as "
         '"{tenant}:{day}", or a function (lambda *args, **kwargs: "one" if all calls are the same work)'
     )
 
@@ -84,24 +84,26 @@ def _parse_template(template: str) -> _Template:
     pieces: list[str | _Path] = []
     literal = ""
     for text, name, spec, conversion in parsed:
-        literal += text  # what stands between two names may come in several parts
+        literal += text  # the text between two names may come in several parts
         if name is not None:
             pieces += [literal, _parse_field(template, name, spec, conversion)]
             literal = ""
     if not pieces:
-        raise ConfigurationError(f'key={template!r} names no argument; write one in braces, such as "{{tenant}}"')
+        raise ConfigurationError(
+            f'key={template!r} does not name an argument; write one in braces, such as "{{tenant}}"'
+        )
     return _Template((*pieces, literal))
 
 
 def _parse_field(template: str, name: str, spec: str | None, conversion: str | None) -> _Path:
     if not name or name.isdigit():
         raise ConfigurationError(
-            f"key={template!r}: {{{name}}} names no parameter; write its name in the braces, such as {{tenant}}"
+            f"key={template!r}: {{{name}}} does not name a parameter; write its name in the braces, such as {{tenant}}"
         )
     if spec or conversion:
         raise ConfigurationError(
-            f"key={template!r}: the key is made of the value itself, not of its text; write {{{name}}} alone, "
-            "or give key= a function that returns what is to be compared"
+            f"key={template!r}: the key uses the value itself, not its formatted text; write {{{name}}} alone, "
+            "or give key= a function that returns the value to compare"
         )
     return _parse_path(name, template)
 
@@ -127,7 +129,7 @@ class _Path(NamedTuple):
         return canonical(value, self.text), value
 
     def _inside(self, value: Any, part: str) -> object:
-        # By get(): a defaultdict would make one up, and change the caller's argument.
+        # By get(): a defaultdict would insert a value and change the caller's argument.
         found = value.get(part, _MISSING) if isinstance(value, Mapping) else getattr(value, part, _MISSING)
         if found is _MISSING:
             raise KeyArgumentError(
@@ -197,7 +199,7 @@ class _Template(NamedTuple):
                 piece.check(signature)
 
     def form(self, bound: inspect.BoundArguments) -> tuple[str, str]:
-        # Piece by piece and not filled in: ("a:b", "c") and ("a", "b:c") would be one text.
+        # Piece by piece, not as one formatted text: ("a:b", "c") and ("a", "b:c") would be equal.
         forms, shown = "", ""
         for piece in self.pieces:
             form, value = (canonical(piece), piece) if isinstance(piece, str) else piece.form(bound)
@@ -221,18 +223,18 @@ class _Made:
         variable = inspect.Parameter.VAR_POSITIONAL in kinds or inspect.Parameter.VAR_KEYWORD in kinds
         args, kwargs = _sample(signature)
         try:
-            # What a task with *args or **kwargs is called with is not known yet; it may fill the rest.
+            # A task with *args or **kwargs may receive more arguments, which may fill the rest.
             own.bind_partial(*args, **kwargs) if variable else own.bind(*args, **kwargs)
         except TypeError as error:
             raise ConfigurationError(
-                f"the function given as key= is called like the task and cannot be ({error}): it takes {own} and the "
-                f"task takes {_bare(signature)}; write it with the task's parameters"
+                f"the function given as key= must accept the task's arguments, and does not ({error}): it takes {own} "
+                f"and the task takes {_bare(signature)}; write it with the task's parameters"
             ) from None
 
     def form(self, bound: inspect.BoundArguments) -> tuple[str, str]:
         try:
             value = self.function(*bound.args, **bound.kwargs)
-        except TypeError as error:  # which would look like arguments that do not fit the task
+        except TypeError as error:  # unchanged it would look like arguments that do not fit the task
             raise KeyArgumentError("key()", f"the function given as key= raised {error!r}") from error
         return canonical(value, "key()"), label_of(value if isinstance(value, str) else value_shown(value))
 

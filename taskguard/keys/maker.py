@@ -1,9 +1,8 @@
-"""A call becomes a key: every spelling of one call shares it, and no other call does.
+"""Make the key of a call: every spelling of one call has the same key, and no other call has it.
 
-A call is bound to the function's signature, its defaults are filled in, the chosen values are written in a form that
-keeps their types apart (`canonical`), and that text is hashed. The form is the digest's version 1: changing what it
-says of any value changes keys that are held right now, so it gets a new version, and `KeyMaker.all` names both for
-as long as old entries live.
+`KeyMaker` binds a call to the function's signature, fills in the defaults, writes the chosen values in a form that
+keeps types apart (`canonical`), and hashes that text. This form is the digest's version 1. A change to the form of any
+value changes keys that are held right now, so such a change needs a new version.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from taskguard.protocol.names import KEY, PAYLOAD, problem_with
 _EMPTY = inspect.Parameter.empty
 LONGEST_SHOWN = 300
 LONGEST_SPACE = KEY - 40
-"""Bytes; the version and a digest follow in the key."""
+"""Bytes. In the key, the version and a digest follow."""
 LONGEST_LIKENESS = (PAYLOAD - KEY) // 4
-"""Characters of up to four bytes each; the task's name stands before it in a payload."""
+"""Characters of up to four bytes each. In a payload, the task's name precedes it."""
 VERSION = "1"
-"""The version of the digest, as it stands in every key."""
+"""The version of the digest, part of every key."""
 
 
 @dataclass(frozen=True, eq=False)
 class KeyMaker:
-    """Makes the keys of one function, in one space; made once, when the decorator runs.
+    """Makes the keys of one function, in one space; created once, when the decorator runs.
 
-    *by* chooses what the key is made of: nothing (all arguments), a path (`"order.id"`), several, a template
-    (`"{tenant}:{day}"`), or a function that is called like the task. Paths and templates leave out the parameters'
-    names, so that functions which share a space can name theirs differently.
+    *by* chooses what the key is made of: None (all arguments), a path (`"order.id"`), several paths, a template
+    (`"{tenant}:{day}"`), or a function with the task's parameters. Paths and templates leave out the parameters'
+    names, so functions which share a space can name their parameters differently.
     """
 
     space: str
@@ -45,11 +44,11 @@ class KeyMaker:
     by: By = None
     _choice: Choice = field(init=False, repr=False)
     _plain: Mapping[str, object] | None = field(init=False, repr=False)
-    """The parameters and their defaults, where all can be given by place and by name, as in most signatures."""
+    """The parameters and their defaults, if all can be passed by position and by name, as in most signatures."""
 
     def __post_init__(self) -> None:
         if not self.space:
-            raise ConfigurationError("a key needs a space; give the task a name, or write key_space=")
+            raise ConfigurationError("a key needs a key space; give the task a name, or write key_space=")
         problem = problem_with("key_space (or the task's name)", self.space, LONGEST_SPACE)
         if problem:
             raise ConfigurationError(problem)
@@ -66,12 +65,12 @@ class KeyMaker:
         return self.labelled(args, kwargs)[0]
 
     def labelled(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, str]:
-        """The key of the call, and how people read it: what was chosen for the key; empty where that is everything."""
+        """The key of the call, and its readable form: the chosen arguments; empty if all arguments are chosen."""
         form, label = self._choice.form(self._bind(args, kwargs))
         return f"{self.space}:{VERSION}:{_digest(form)}", label
 
     def by_hand(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """The key of the call, for somebody who looks for it: arguments that the key does not name may be left out."""
+        """The key of the call, for a lookup by hand: arguments that the key does not use may be left out."""
         needed = self._choice.needed
         if needed is not None:
             bound = self.signature.bind_partial(*args, **kwargs)
@@ -81,22 +80,22 @@ class KeyMaker:
         return self(args, kwargs)
 
     def explicit(self, idempotency_key: str) -> str:
-        """The key for a caller's own idempotency key; never that of a call."""
+        """The key for a caller's own idempotency key; never equal to the key of a call."""
         if not isinstance(idempotency_key, str) or not idempotency_key:
-            raise KeyArgumentError(IDEMPOTENCY_KEY, "it must be a str that is not empty")
+            raise KeyArgumentError(IDEMPOTENCY_KEY, "it must be a non-empty string")
         problem = problem_with(IDEMPOTENCY_KEY, idempotency_key, KEY)
         if problem:
             raise KeyArgumentError(IDEMPOTENCY_KEY, problem)
         return self._key(f"idempotency:{canonical(idempotency_key)}")
 
     def labelled_by(self, idempotency_key: str) -> tuple[str, str]:
-        """The same, and how people read it."""
+        """The same, and its readable form."""
         return self.explicit(idempotency_key), label_of(f"{IDEMPOTENCY_KEY}={value_shown(idempotency_key)}")
 
     def payload(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """A digest of all arguments, chosen for the key or not: it differs where two calls differ.
+        """A digest of all arguments, chosen for the key or not: it differs if two calls differ.
 
-        Of an argument that has no stable form it holds the type alone: the caller's own key says that it is the same.
+        For an argument without a stable form it covers only the type: the caller's own key says that it is the same.
         """
         bound = self._bind(args, kwargs)
         try:
@@ -106,21 +105,21 @@ class KeyMaker:
         return f"{VERSION}:{_digest(form)}"
 
     def likeness(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """A digest that two calls share only if all their arguments are the same; the same ones need not share it.
+        """A digest that two calls share only if all their arguments are equal; equal calls need not share it.
 
-        Cheaper than `payload`, and there for any arguments: they are taken as they show themselves. Behind the digest
-        of all stands a short one of each, by name: `differing` tells from two of them in what two calls differ.
+        Cheaper than `payload`, and defined for any arguments, since it uses their `repr`. The digest of all arguments
+        is followed by a short one of each, by name: from two likenesses `differing` finds where two calls differ.
         """
         shown = {name: repr(value) for name, value in self._bind(args, kwargs).arguments.items()}
         whole = "".join([f"{len(text)}:{text}" for text in shown.values()])
         # 32 bits: enough to see that two values differ, too few to find a value that is not easily guessed.
         each = [f"{name}={crc32(text.encode('utf-8', 'surrogatepass')):08x}" for name, text in shown.items()]
-        told = ";".join([_digest(whole), *each])
-        # A hundred parameters are told apart all together, and not one by one.
-        return told if len(told) < LONGEST_LIKENESS else _digest(whole)
+        likeness = ";".join([_digest(whole), *each])
+        # With a hundred parameters there is room for the digest of all, but not for one per parameter.
+        return likeness if len(likeness) < LONGEST_LIKENESS else _digest(whole)
 
     def shown(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """The arguments by name, as far as they are short: for people. Empty if they do not fit."""
+        """The arguments by name, shortened, for people. Empty if they do not fit the signature."""
         try:
             arguments = self._bind(args, kwargs).arguments
         except TypeError:
@@ -135,7 +134,7 @@ class KeyMaker:
         return bound
 
     def _bind_plainly(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments | None:
-        """What `bind` answers, at a fifth of its price; None where it is not that plain, or has something to refuse."""
+        """What `bind` returns, at a fifth of its cost; None if the signature is not plain or `bind` may refuse."""
         if self._plain is None or len(args) > len(self._plain):
             return None
         arguments = dict(self._plain)
@@ -162,10 +161,10 @@ def _form_or_type(value: object) -> str:
 
 
 def is_of_another_call(mine: str, theirs: str) -> bool:
-    """Whether two payloads under one idempotency key are those of different calls.
+    """Whether two payloads under one idempotency key belong to different calls.
 
-    Releases before this one named no function of RQ. Where only one of two payloads does, the arguments decide, as they
-    did there.
+    Earlier releases did not name the function in RQ payloads. If only one of two payloads names it, the arguments
+    decide, as they did then.
     """
     if mine == theirs:
         return False
@@ -175,7 +174,7 @@ def is_of_another_call(mine: str, theirs: str) -> bool:
 
 
 def differing(one: str, other: str) -> tuple[str, ...]:
-    """The arguments, by name, in which two calls differ; as far as what ends with their `likeness` tells."""
+    """The names of the arguments in which two calls differ, as far as the `likeness` in their payloads shows."""
     if one == other or ";" not in one or ";" not in other:
         return ()
     mine, theirs = (
@@ -185,7 +184,7 @@ def differing(one: str, other: str) -> tuple[str, ...]:
 
 
 def space_of(key: str) -> str:
-    """The space of a key that was made here: the task's name, or its key_space; any other key as it is."""
+    """The space of a key that a `KeyMaker` made (the task's name, or its key_space); any other key unchanged."""
     found = _MADE_HERE.fullmatch(key)
     return found["space"] if found else key
 
@@ -194,5 +193,5 @@ _MADE_HERE = re.compile(r"(?P<space>.+?):\d+:[0-9a-f]{32}(:.*)?")
 
 
 def _digest(form: str) -> str:
-    # Any str can be an argument, lone surrogates too. The digest keeps no secret, and FIPS builds want to hear that.
+    # Any str can be an argument, lone surrogates too. FIPS builds require that a digest is declared not for security.
     return blake2b(form.encode("utf-8", "surrogatepass"), digest_size=16, usedforsecurity=False).hexdigest()

@@ -1,4 +1,4 @@
-"""What a function takes from its caller, and where it wants its fence."""
+"""Which parameters a caller fills, and which one receives the fence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from taskguard.errors import ConfigurationError
 if sys.version_info >= (3, 14):
     from annotationlib import Format
 
-    # Annotations are evaluated when read, and one that is imported for type checkers alone cannot be.
+    # Annotations are evaluated when read, which fails for a name that is imported only for type checkers.
     read_signature = partial(inspect.signature, annotation_format=Format.FORWARDREF)
 else:
     read_signature = inspect.signature
@@ -30,7 +30,7 @@ def signature_of(
         signature = read_signature(function)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
-            f"the parameters of {function!r} cannot be read ({error}); wrap it in a plain function"
+            f"cannot read the parameters of {function!r} ({error}); wrap it in a plain function"
         ) from None
     parameters = list(signature.parameters.values())
     if bound:
@@ -39,12 +39,12 @@ def signature_of(
 
 
 _found: WeakKeyDictionary[Callable[..., object], str | None] = WeakKeyDictionary()
-"""What was found of functions that somebody still uses."""
+"""A cache for functions that are still in use."""
 
 
 def fence_parameter(function: Callable[..., object]) -> str | None:
-    """The name of the parameter that is given the fence: the one annotated `Fence`, else the one named `fence`."""
-    function = getattr(function, "__func__", function)  # a method is made anew each time it is looked at
+    """The name of the parameter that receives the fence: the one annotated `Fence`, else the one named `fence`."""
+    function = getattr(function, "__func__", function)  # a bound method is a new object at each access
     try:
         return _found[function]
     except (KeyError, TypeError):  # some callables have no weak references, or no hash
@@ -58,7 +58,7 @@ def _fence_parameter(function: Callable[..., object]) -> str | None:
     try:
         parameters = read_signature(function).parameters
     except (TypeError, ValueError):
-        return None  # some built-in functions; none of them wants a fence
+        return None  # some built-in functions; none of them takes a fence
     annotated = (name for name, parameter in parameters.items() if takes_fence(parameter))
     return next(annotated, "fence" if "fence" in parameters else None)
 
@@ -71,7 +71,7 @@ def takes_fence(parameter: inspect.Parameter) -> bool:
 
 
 def _names_fence(annotation: object) -> bool:
-    # Not compared with the class itself: this module is below the one that has it.
+    # By name, not by the class itself: this module must not import the one that defines it.
     text = getattr(annotation, "__forward_arg__", annotation)
     if isinstance(text, str):
         return any(part.strip("'\" ").rpartition(".")[2] == "Fence" for part in text.split("|"))
@@ -80,8 +80,8 @@ def _names_fence(annotation: object) -> bool:
 
 def _without_first(function: Callable[..., object], parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
     if not parameters:
-        raise ConfigurationError(f"{function!r} is bound and takes no parameter; write self as its first one")
-    # *args takes the task itself along with the rest, as with any method.
+        raise ConfigurationError(f"{function!r} is bound but has no parameters; write self as its first one")
+    # *args receives the task itself along with the rest, as with any method.
     return parameters if parameters[0].kind is inspect.Parameter.VAR_POSITIONAL else parameters[1:]
 
 

@@ -1,1 +1,1 @@
-"""What a store keeps, what it answers, and by which rules; imports no queue and no driver."""
+"""What a store keeps, what it answers, and the rules it follows. Imports no queue and no driver."""

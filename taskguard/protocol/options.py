@@ -1,6 +1,6 @@
-"""What was meant by a name that is not an option of a queue's decorator.
+"""Advice for a name that is not an option of a queue's decorator.
 
-No message here advises what is refused then.
+No message here recommends something that the decorator refuses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def problem_with_option(
 ) -> str:
     """Why *name* is refused, and what to write.
 
-    *ours* are the options of the guard, *others* those of the queue, *more* is the way out besides.
+    *ours* are the options of the guard, *others* those of the queue, *more* is additional advice.
     """
     if name in _ELSEWHERE:
         package, advice = _ELSEWHERE[name]
@@ -82,4 +82,4 @@ _ELSEWHERE: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 
 _EXPIRIES = frozenset({"expiry", "lock_timeout", "lock_ttl", "timeout", "ttl"})
-"""How other locks call the time after which they open by themselves."""
+"""Names that other lock packages use for the time after which a lock expires."""

@@ -1,7 +1,7 @@
-"""The options of a task, read and checked together: what cannot work is an error before anything runs.
+"""The options of a task, read and checked together: options that cannot work raise before anything runs.
 
-Each option has a reader, which answers with the value as it is kept or says what to write instead. Options that cannot
-work *together* have a rule. All that is wrong is reported at once.
+Each option has a reader, which returns the normalized value or raises with what to write instead. Options that cannot
+work *together* have a rule. One error reports all problems.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ Lost: TypeAlias = Literal["abort", "abort_if_unsure", "continue"]
 REUSE: dict[Done, Reuse] = {"rerun": "nothing", "reuse_success": "success", "reuse": "anything"}
 """Which finished work of another owner answers a claim."""
 DEFAULT_KEEP = 7200.0
-"""How long an outcome is remembered where keep_for is not given."""
+"""How long an outcome is kept if keep_for is not given."""
 DEFAULT_WAIT = 3600.0
 LONGEST = 10 * 365 * 86400.0
-"""Every store can count so far in microseconds."""
+"""Every store can represent this in microseconds."""
 SHORTEST_LEASE = 0.05
-"""Three renewals must fit into a lease, each with its round trip."""
+"""Three renewals, each with its round trip, must fit into a lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class OnConflict:
-    """What is done about a live twin: when the call is made, and when its body would start."""
+    """What a duplicate does: when the call is made, and when its body would start."""
 
     enqueue: Conflict = "skip"
     run: Conflict = "skip"
@@ -47,7 +47,7 @@ class OnConflict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What was chosen for a task. A policy that exists was checked.
+    """The options of a task. A policy that exists has been checked.
 
     Durations may be given as timedeltas, and on_conflict as one word or as a mapping of "enqueue" and "run".
     """
@@ -61,7 +61,7 @@ class Policy:
     keep_for: float | None = None
     """None if it was not given; `keep` has the seconds."""
     keep: float = field(init=False, repr=False, compare=False, default=DEFAULT_KEEP)
-    """How long an outcome, and the fact that a job ran, is remembered."""
+    """How long an outcome, and the record that a job ran, is kept."""
     hold_at_most: float | None = None
     hold_at_least: float | None = None
     wait_up_to: float = DEFAULT_WAIT
@@ -69,7 +69,7 @@ class Policy:
     on_lost: Lost = "abort"
     enforce: bool = True
     readable_keys: bool = True
-    """Whether what the key is made of is written beside it, for people; not where it is a secret."""
+    """Whether to store the readable form of the key beside it. False if the arguments are secret."""
 
     def __post_init__(self) -> None:
         values, problems = _read(_options_of(self))
@@ -83,7 +83,7 @@ class Policy:
 
     @classmethod
     def of(cls, **options: Any) -> Policy:
-        """The policy with these options; a name that is none of them is reported with all else that is wrong."""
+        """The policy with these options; one error reports unknown names together with all other problems."""
         known = {name: value for name, value in options.items() if name in _READERS}
         _, problems = _read(_options_of(cls()) | known)
         _report([*_unknown(options), *problems])
@@ -91,9 +91,9 @@ class Policy:
 
     @classmethod
     def trusted(cls, **options: Any) -> Policy:
-        """The policy with options that were checked before, in another process: each is read, and none is judged.
+        """The policy with options that another process has already checked: each is read, none is checked again.
 
-        For a process that lives for one job, where judging them costs more than using them.
+        For a process that lives for one job, where the check costs more than the use.
         """
         policy = object.__new__(cls)
         for name, value in _defaults().items():
@@ -102,7 +102,7 @@ class Policy:
         return policy
 
     def keys_for(self, signature: inspect.Signature, name: str) -> KeyMaker:
-        """What makes the keys of the task *name*; ConfigurationError if its calls lack what the key is made of."""
+        """The key maker of the task *name*; raises ConfigurationError if its calls lack a parameter that key= names."""
         try:
             return KeyMaker(self.key_space or name, signature, self.key)
         except ConfigurationError as error:
@@ -115,7 +115,7 @@ _Reader: TypeAlias = Callable[[str, Any], Any]
 
 
 class _Rule(NamedTuple):
-    """Options that cannot work together; *problem* is filled with the options' values."""
+    """Options that cannot work together; *problem* is a format string for the options' values."""
 
     options: str
     broken: Callable[[Any], bool]
@@ -132,7 +132,7 @@ def _options_of(options: Any) -> dict[str, Any]:
 
 
 def _read(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The options as they are kept, and all that is wrong with them."""
+    """The normalized options, and every problem with them."""
     values: dict[str, Any] = {}
     problems: list[str] = []
     for name, value in options.items():
@@ -143,7 +143,7 @@ def _read(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     chosen = SimpleNamespace(**values)
     shown = {name: _shown(value) for name, value in values.items()}
     for rule in _RULES:
-        # An option that cannot be read has been reported, and says nothing about the others.
+        # An option that cannot be read is already reported; rules that need it do not apply.
         if values.keys() >= set(rule.options.split()) and rule.broken(chosen):
             problems.append(rule.problem.format_map(shown))
     return values, problems
@@ -153,7 +153,7 @@ def _report(problems: list[str]) -> None:
     if len(problems) == 1:
         raise ConfigurationError(problems[0])
     if problems:
-        raise ConfigurationError("\n- ".join([f"{len(problems)} things cannot work:", *problems]))
+        raise ConfigurationError("\n- ".join([f"{len(problems)} problems with the options:", *problems]))
 
 
 def _unknown(options: Mapping[str, Any]) -> list[str]:
@@ -199,8 +199,10 @@ def _seconds(
             return None
         seconds = _number(name, value)
         if seconds < least or (seconds == 0 and not or_zero):
-            bound = f"shorter than {least:g} seconds{why}" if seconds > 0 else "not a time that can pass"
-            raise ConfigurationError(f"{name}={_shown(seconds)} is {bound}; write {name}={least or such_as:g} or more")
+            problem = f"{name}={_shown(seconds)} is shorter than {least:g} seconds{why}"
+            if seconds <= 0:
+                problem = f"{name} must be a positive number of seconds{' or 0' * or_zero}, not {_shown(seconds)}"
+            raise ConfigurationError(f"{problem}; write {name}={least or such_as:g} or more")
         if seconds > LONGEST:
             raise ConfigurationError(
                 f"{name}={_shown(seconds)} is longer than ten years; write {name}={LONGEST:g} or less"
@@ -211,7 +213,7 @@ def _seconds(
 
 
 def _number(name: str, value: Any) -> float:
-    # A bool is an int, and lease=True would be a second.
+    # A bool is an int: lease=True would mean one second.
     if isinstance(value, (int, float, timedelta)) and not isinstance(value, bool):
         try:
             seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
@@ -220,7 +222,7 @@ def _number(name: str, value: Any) -> float:
         if math.isfinite(seconds):
             return seconds
     raise ConfigurationError(
-        f"{name}={_shown(value)} is not a duration; write seconds, {name}=30, or a timedelta, "
+        f"{name} must be a number of seconds or a timedelta, not {_shown(value)}; write {name}=30 or "
         f"{name}=timedelta(seconds=30)"
     )
 
@@ -238,8 +240,8 @@ def _on_conflict(name: str, value: Any) -> OnConflict:
         return OnConflict(enqueue=value, run=value)
     if set(value) != {"enqueue", "run"}:
         raise ConfigurationError(
-            f"{name}={value!r} must say what to do at both stages and at no other; write {name}="
-            '{"enqueue": "skip", "run": "wait"}, or one word for both'
+            f'{name} must be one word, or a mapping with exactly the keys "enqueue" and "run", not {value!r}; '
+            f'write {name}={{"enqueue": "skip", "run": "wait"}}, or one word for both'
         )
     return OnConflict(**{stage: _conflict(f'{name}["{stage}"]', word) for stage, word in value.items()})
 
@@ -247,21 +249,23 @@ def _on_conflict(name: str, value: Any) -> OnConflict:
 def _key_space(name: str, value: Any) -> str | None:
     if value is None or (isinstance(value, str) and value):
         return value
-    raise ConfigurationError(f'{name}={_shown(value)} is no name; write one such as {name}="billing", or leave it out')
+    raise ConfigurationError(
+        f'{name} must be a non-empty string, not {_shown(value)}; write one such as {name}="billing", or leave it out'
+    )
 
 
 def _max_starts(name: str, value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return value
     raise ConfigurationError(
-        f"{name}={_shown(value)} is not a number of starts; write a whole number, {name}=1 for at most one start"
+        f"{name} must be a whole number from 1, not {_shown(value)}; write {name}=1 for at most one start"
     )
 
 
 def _yes_or_no(name: str, value: Any) -> bool:
     if isinstance(value, bool):
         return value
-    raise ConfigurationError(f"{name}={_shown(value)} is neither; write {name}=True or {name}=False")
+    raise ConfigurationError(f"{name} must be a bool, not {_shown(value)}; write {name}=True or {name}=False")
 
 
 _conflict = _one_of(get_args(Conflict))
@@ -292,13 +296,13 @@ def _longer(one: float | None, other: float | None) -> bool:
 
 
 def _meets_with(chosen: Any, conflict: Conflict) -> bool:
-    """Whether a call can be answered so; what is said for a stage where it meets no twin is idle, not wrong."""
+    """Whether *conflict* applies at some stage. At a stage without conflicts the option is unused, not wrong."""
     at_enqueue = chosen.hold != "running" and chosen.on_conflict.enqueue == conflict
     at_run = chosen.hold != "queued" and chosen.on_conflict.run == conflict
     return bool(at_enqueue or at_run)
 
 
-# There is no rule for hold_at_least longer than keep_for: an entry that lingers is kept until it has lingered.
+# There is no rule for hold_at_least longer than keep_for: an entry is kept at least until hold_at_least is over.
 _RULES = (
     _Rule(
         "lease hold_at_most",
@@ -315,33 +319,34 @@ _RULES = (
     _Rule(
         "on_done keep_for",
         lambda it: it.on_done != "rerun" and it.keep_for is None,
-        "on_done={on_done} lasts as long as the outcome is kept, and that must be said; write keep_for=86400 for a "
-        "day, or how long a repeated call means the same work",
+        "on_done={on_done} needs keep_for, the time for which a repeated call means the same work; write "
+        "keep_for=86400 for a day",
     ),
     _Rule(
         "keep_for lease",
         lambda it: _longer(it.lease, it.keep_for),
-        "keep_for={keep_for} is shorter than lease={lease}, so a job would be forgotten while a copy of it may still "
-        "run; write keep_for={lease} or more",
+        "keep_for={keep_for} is shorter than lease={lease}, so the record of a job would expire while a copy of it may "
+        "still run; write keep_for={lease} or more",
     ),
     _Rule(
         "keep_for lease",
         lambda it: it.keep_for is None and it.lease > DEFAULT_KEEP,
-        f"lease={{lease}} is longer than a job is remembered ({DEFAULT_KEEP:g} seconds, as keep_for is not given); "
-        "write keep_for={lease} or more, or a short lease: it is renewed while the job runs",
+        f"lease={{lease}} is longer than the default keep_for ({DEFAULT_KEEP:g} seconds); write keep_for={{lease}} or "
+        "more, or a short lease: taskguard renews it while the job runs",
     ),
     _Rule(
         "on_done hold",
-        # The key was given up when the body started and may be another job's by the end: no outcome can stand there.
+        # The job releases the key when its body starts. By its end another job may hold it: no outcome fits there.
         lambda it: it.on_done != "rerun" and it.hold == "queued",
-        'on_done={on_done} finds nothing with hold="queued": the key is given up when the body starts, before there '
-        'is an outcome; write hold="until_done", or leave on_done out',
+        'on_done={on_done} has no effect with hold="queued": the job releases the key when its body starts, before '
+        'there is an outcome; write hold="until_done", or leave on_done out',
     ),
     _Rule(
         "wait_up_to on_conflict",
-        # The default given by hand is let through: nothing depends on it.
+        # An explicit default passes: nothing depends on it.
         lambda it: it.wait_up_to != DEFAULT_WAIT and "wait" not in (it.on_conflict.enqueue, it.on_conflict.run),
-        'wait_up_to={wait_up_to} has no effect, as nothing waits; write on_conflict="wait", or leave wait_up_to out',
+        'wait_up_to={wait_up_to} has no effect without on_conflict="wait"; write on_conflict="wait", or leave '
+        "wait_up_to out",
     ),
     _Rule(
         "on_conflict hold",
@@ -352,7 +357,7 @@ _RULES = (
     _Rule(
         "on_conflict hold",
         lambda it: it.hold == "queued" and _meets_with(it, "run_once_more"),
-        'on_conflict="run_once_more" never meets a running twin with hold="queued": the key is free while the body '
-        'runs; write hold="until_done", or on_conflict="skip", which lets one more in as soon as the body starts',
+        'on_conflict="run_once_more" never meets a running holder with hold="queued": the key is free while the body '
+        'runs; write hold="until_done", or on_conflict="skip", which admits one more job as soon as the body starts',
     ),
 )

@@ -1,116 +1,52 @@
-"""The rules of one key: what each verb does to an entry, as pure functions of what is known and the store's time.
+"""The rules of one key: what each verb does to an entry, as pure functions of the stored state and the store's time.
 
-This is the whole state machine. A store that can hold a key still while Python thinks (memory, SQLite, anything with
-compare-and-swap) loads what is known, applies a rule and saves the step. A store that thinks for itself (a Lua script,
-a stored procedure) is a translation of this file and is compared with it by random walks in the contract suite. The
-model in `tests/model` explores these very functions.
+This is the whole state machine. A store that can lock a key while Python decides (memory, SQLite, anything with
+compare-and-swap) loads the stored state, applies a rule and saves the step. A store that decides on the server (a Lua
+script, a stored procedure) is a translation of this file; the contract suite compares the two by random walks. The
+model in `tests/model` explores these same functions.
 
 All times are microseconds of the store's clock.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from dataclasses import replace
 
+from taskguard.protocol.answers import completed_by_entry, completed_by_joined, held_by, leased, replayed
+from taskguard.protocol.answers import seen as seen
+from taskguard.protocol.kept import Kept as Kept
+from taskguard.protocol.kept import Receipt as Receipt
+from taskguard.protocol.kept import Step as Step
+from taskguard.protocol.kept import stamp_of as stamp_of
 from taskguard.protocol.store import MICROS as MICROS
-from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Held, How, Lease, State
+from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Held, Lease, State
 from taskguard.protocol.store import micros as micros
 from taskguard.protocol.store import token_of as token_of
 
-Answer = TypeVar("Answer")
-
 RELEASE_MEMORY = 60 * MICROS
-"""How long a plain release is remembered at most, unless it may be repeated for longer (`Ending.repeat_for`)."""
+"""How long the receipt of a plain release is kept at most, unless it may be repeated longer (`Ending.repeat_for`)."""
 DEATHS_REMEMBERED = 8
-"""How many owners that died without an end keep their count of starts while others have the key."""
+"""How many owners that died without an end keep their count of starts while others hold the key."""
 AWAITED = "awaited:"
-"""Before the name of the message by which a queued job is to start."""
+"""Prefix of the name of the one message from which a queued job may start."""
 MOST_COPIES = 3
-"""After so many publications known of one queued entry nobody publishes another."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """An entry as a store keeps it."""
-
-    state: State
-    owner: str
-    attempt: str
-    token: int
-    since: int
-    until: int
-    """queued, running: the end of the claim. free, done: when the entry is forgotten."""
-    keep: int
-    """How long a claim that ran out is still remembered."""
-    starts: int = 0
-    took_over: bool = False
-    payload: str = ""
-    copy: str = ""
-    copies: int = 0
-    copy_until: int = 0
-    """Until then nobody else need publish; 0 as long as nobody is known to have published."""
-    held_until: int = 0
-    """free, done: other owners are kept out until then."""
-    requeued_by: str = ""
-    """The attempt that last put the job into the queue: it is answered the same again."""
-    deaths: tuple[tuple[str, int, str], ...] = ()
-    """Owners that lost the key without an end, with their starts (a job that kills its workers is still counted) and
-    their payload."""
-    how: How | None = None
-    outcome: bytes | None = None
-    label: str = ""
-    where: str = ""
-
-    @property
-    def gone_at(self) -> int:
-        return self.until + self.keep if self.state in ("queued", "running") else self.until
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """How one job ended, kept under its own id whoever has the key by then.
-
-    "released" is no end: the job may be claimed again. An end is never replaced by it, nor by an end that is reported
-    without the lease (`release(anyway=True)`): the first one stays. Only what the holder of the newest lease reports of
-    its own run replaces it: a job that was revoked at another worker and ran to its end all the same ended as it did.
-    """
-
-    owner: str
-    attempt: str
-    how: How
-    token: int
-    at: int
-    until: int
-    outcome: bytes | None = None
-    twin: str = ""
-    """skipped: in whose favour. succeeded, failed: the job that this one joined, and whose end it was answered with."""
-    answered: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Step(Generic[Answer]):
-    """What a verb answers, and what of the entry and of the owner's receipt it changes (None: nothing)."""
-
-    answer: Answer
-    entry: Kept | None = None
-    receipt: Receipt | None = None
+"""Maximum republications of one queued entry."""
 
 
 class Rules:
-    """The verbs. Each takes what the store knows and leaves the saving to the store."""
+    """The verbs. Each takes the stored state and returns a step, which the store saves."""
 
     # -- claim ---------------------------------------------------------------------------------------------------
 
     def claim(
         self, ask: Claim, entry: Kept | None, own: Receipt | None, twin: Receipt | None, now: int
     ) -> Step[Lease | Held | Completed]:
-        """*own* is the receipt of the claiming owner, *twin* that of the job it joins."""
+        """*own* is the receipt of the claiming owner, *twin* the receipt of the holder that it joins."""
         if entry is not None and self.is_repeat(ask, entry) and not self.ended_since(entry, own, now):
             again = replace(entry, until=now + micros(ask.lease))
-            return Step(_lease(ask.key, again), again)
+            return Step(leased(ask.key, again), again)
         if own is not None and (own.how != "released" or own.attempt == ask.attempt):
-            return Step(_as_answered_before(ask, own, entry, now))
+            return Step(replayed(ask, own, entry, now))
         if twin is not None and twin.how in ("succeeded", "failed") and not self.is_running(ask, entry, now):
             return self.joined(ask, entry, twin, now)
         if entry is None:
@@ -120,7 +56,7 @@ class Rules:
                 return self.grant(ask, entry, now)
             return self.held(ask, entry, now)
         if self.answers(ask, entry):
-            return Step(_completed_by_entry(ask.key, entry))
+            return Step(completed_by_entry(ask.key, entry))
         if entry.held_until > now and entry.owner != ask.owner:
             return self.held(ask, entry, now)
         return self.grant(ask, entry, now)
@@ -129,35 +65,35 @@ class Rules:
         return entry.attempt == ask.attempt and entry.owner == ask.owner and entry.state == ask.state
 
     def ended_since(self, entry: Kept, own: Receipt | None, now: int) -> bool:
-        """Whether the job has ended since its lease ran out: another copy of its message was answered with its twin."""
+        """Whether the job has ended since its lease expired, by another copy of its message that joined a holder."""
         return own is not None and own.how != "released" and not self.is_live(entry, now)
 
     def is_live(self, entry: Kept, now: int) -> bool:
         return entry.state in ("queued", "running") and entry.until > now
 
     def is_running(self, ask: Claim, entry: Kept | None, now: int) -> bool:
-        """Whether this very job runs elsewhere: then it ends as that run does, not as its twin did."""
+        """Whether this same job runs elsewhere: then it ends as that run does, not as the holder it joins."""
         if entry is None or entry.owner != ask.owner:
             return False
         return entry.state == "running" and self.is_live(entry, now)
 
     def joined(self, ask: Claim, entry: Kept | None, twin: Receipt, now: int) -> Step[Lease | Held | Completed]:
-        """The job ends as its twin did. Another copy of its message may not know of the twin, and finds its receipt."""
+        """The job ends as the holder that it joined. Its receipt is for copies of its message that name no holder."""
         until = now + micros(ask.keep_for)
         receipt = replace(twin, owner=ask.owner, attempt=ask.attempt, until=until, twin=twin.owner, answered=False)
         freed = None
         if entry is not None and entry.owner == ask.owner and entry.state == "queued":
-            # Nobody will run it, so nobody is to wait for it.
+            # Nobody will run it, so nobody must wait for it.
             freed = self.ended("free", Ending(how=twin.how, keep_for=entry.keep / MICROS), entry, now)
-        return Step(_completed_by_twin(ask.key, receipt), freed, receipt)
+        return Step(completed_by_joined(ask.key, receipt), freed, receipt)
 
     def may_adopt(self, ask: Claim, entry: Kept, now: int) -> bool:
-        # An attempt that was requeued is over: a packet of its claim that comes late must not start it again.
+        # A requeued attempt is over: a late packet of its claim must not start the job again.
         mine = entry.owner == ask.owner and entry.requeued_by != ask.attempt
         return entry.state == "queued" and ask.state == "running" and mine and not self.awaits_another(ask, entry, now)
 
     def awaits_another(self, ask: Claim, entry: Kept, now: int) -> bool:
-        """Whether the job is to start by a message that has another name and is on its way."""
+        """Whether the job must start from another message, which is on its way."""
         named = entry.copy.startswith(AWAITED) and entry.copy_until > now
         return named and entry.copy != AWAITED + ask.copy
 
@@ -191,10 +127,10 @@ class Rules:
             label=ask.label or (entry.label if entry is not None else ""),
             where=ask.where,
         )
-        return Step(_lease(ask.key, granted), granted)
+        return Step(leased(ask.key, granted), granted)
 
     def next_token(self, ask: Claim, entry: Kept | None, now: int) -> int:
-        # Seeded by the clock: the entry may be evicted or wiped whole, and tokens still only rise.
+        # Seeded by the clock: even if the entry is evicted or wiped, tokens only rise.
         return max(entry.token + 1 if entry else 0, ask.floor + 1, now)
 
     def deaths_after(self, ask: Claim, entry: Kept, unended: bool) -> tuple[tuple[str, int, str], ...]:
@@ -208,7 +144,7 @@ class Rules:
         receipt = None
         if ask.skip and entry.owner != ask.owner and entry.state != "queued":
             receipt = self.skipped(ask, entry, now)
-        answer = _held(ask.key, entry, now, publish)
+        answer = held_by(ask.key, entry, now, publish)
         if publish and entry.owner == ask.owner and entry.state == "running":
             answer = replace(answer, stamp=stamp_of(noted or entry))
         return Step(answer, noted, receipt)
@@ -218,7 +154,7 @@ class Rules:
         return Receipt(ask.owner, ask.attempt, "skipped", entry.token, now, until, twin=entry.owner)
 
     def note_copy(self, ask: Claim, entry: Kept, now: int) -> tuple[Kept | None, bool]:
-        """Whether the caller is to publish the holder's message, and the entry that says so to the next one."""
+        """Whether the caller must publish the holder's message, and the entry that records this for the next caller."""
         overdue = entry.copy_until <= now
         if entry.owner == ask.owner:
             if entry.state == "queued":
@@ -226,13 +162,13 @@ class Rules:
             if not ask.copy or not (overdue or entry.copy == ask.copy):
                 return None, False
             if ask.copy_for <= 0 or ask.stamp != stamp_of(entry):
-                # Not published yet: a name given now would outlive a worker that dies before it is. Or published, and
-                # perhaps dropped already in favour of a copy that was named meanwhile.
+                # Not published yet: if the worker died before publishing, the name would stay. Or published, and
+                # perhaps already dropped in favour of a copy that was named in the meantime.
                 return None, True
             return replace(entry, copy=ask.copy, copy_until=now + micros(ask.copy_for)), True
         if entry.state != "queued" or ask.copy_for <= 0:
             return None, False
-        if entry.copy_until == 0 or entry.copy == ask.attempt:  # not published yet; or asked again, the reply was lost
+        if entry.copy_until == 0 or entry.copy == ask.attempt:  # not published yet; or repeated after a lost reply
             return None, True
         if overdue and entry.copies <= MOST_COPIES:
             wait = micros(ask.copy_for) * 2**entry.copies
@@ -242,7 +178,7 @@ class Rules:
     # -- the verbs of a holder -----------------------------------------------------------------------------------
 
     def is_newest(self, claimant: Claimant, entry: Kept) -> bool:
-        # The token too where it is known: a claim packet that arrives late is granted anew under its old attempt.
+        # Compare the token too, if it is known: a late claim packet is granted again under its old attempt.
         if not claimant.attempt or entry.attempt != claimant.attempt or entry.owner != claimant.owner:
             return False
         return token_of(claimant) in (0, entry.token)
@@ -268,7 +204,7 @@ class Rules:
             return Step(False)
         if entry.state in ("queued", "running") and self.is_newest(claimant, entry):
             if own is not None and own.how != "released":
-                # It was revoked at another worker meanwhile: nobody will run it, so nobody is to wait for it.
+                # Another worker has revoked it in the meantime: nobody will run it, so nobody must wait for it.
                 over = self.ended("free", Ending(how=own.how, keep_for=entry.keep / MICROS), entry, now)
                 return Step(True, replace(over, requeued_by=claimant.attempt), self.prolonged(own, entry.keep, now))
             retried = entry.state == "running"
@@ -289,13 +225,13 @@ class Rules:
             )
         mine = entry.owner == claimant.owner and entry.requeued_by == claimant.attempt != ""
         if mine and not copy and entry.state == "queued" and entry.copy.startswith(AWAITED):
-            return Step(True, replace(entry, copy=""))  # the message that was named did not leave
+            return Step(True, replace(entry, copy=""))  # the named message was not published
         return Step(mine)
 
     def mark(
         self, claimant: Claimant, seconds: float, entry: Kept | None, now: int, *, own: Receipt | None, copy_for: float
     ) -> Step[bool]:
-        # Who marks has never run the job: a running entry that it could take for its own is left alone all the same.
+        # A caller of `mark` never ran the job, so it never changes a running entry, even under its own attempt.
         if entry is not None and entry.state == "running" and self.is_newest(claimant, entry):
             return Step(False)
         return self.requeue(claimant, seconds, entry, now, own=own, copy_for=copy_for, keep_starts=True)
@@ -326,7 +262,7 @@ class Rules:
             return Step(True, free, self.kept_end(claimant, ending, own, freed, now, anyway))
         receipt = self.receipt(claimant, ending, freed, now)
         if anyway and own is not None:
-            # A plain release of that attempt may be asked for again; this one is answered the same in any case.
+            # That attempt may repeat its plain release; this release returns the same answer in any case.
             receipt = replace(receipt, attempt=own.attempt)
         return Step(True, free, receipt)
 
@@ -336,18 +272,18 @@ class Rules:
     def kept_end(
         self, claimant: Claimant, ending: Ending, own: Receipt, freed: Kept | None, now: int, anyway: bool
     ) -> Receipt | None:
-        """The end that the job had, with what this release adds to it."""
+        """The end that the job already has, with what this release adds to it."""
         kept = own
         if freed is not None:
             kept = self.prolonged(kept, micros(ending.keep_for), now)
             if not anyway:
-                kept = replace(kept, attempt=claimant.attempt)  # it is answered the same again
-        if ending.answered and own.how == ending.how:  # whoever it was that ended it
+                kept = replace(kept, attempt=claimant.attempt)  # a repeated call gets the same answer
+        if ending.answered and own.how == ending.how:  # whoever ended it
             kept = replace(kept, answered=True)
         return kept if kept != own else None
 
     def prolonged(self, own: Receipt, keep: int, now: int) -> Receipt:
-        """A run of the job went on until now: copies of its message may come as long after it as after any other."""
+        """A run of the job lasted until now: copies of its message may arrive for *keep* from now on."""
         return replace(own, until=max(own.until, now + keep))
 
     def may_free(self, claimant: Claimant, entry: Kept, anyway: bool) -> bool:
@@ -391,7 +327,7 @@ class Rules:
         )
 
     def told_before(self, claimant: Claimant, ending: Ending, own: Receipt | None) -> Step[bool]:
-        """The answer to a verb that was carried out before and whose reply was lost."""
+        """The answer to a repeated verb that was carried out before and whose reply was lost."""
         if own is None or own.attempt != claimant.attempt or ending.how not in (own.how, "released"):
             return Step(False)
         if ending.answered and not own.answered and own.how == ending.how:
@@ -409,103 +345,5 @@ class Rules:
         return Step(True, free)
 
 
-def stamp_of(entry: Kept) -> str:
-    """Changes with each grant of the key and with each copy that is named."""
-    return f"{entry.token}:{entry.copy_until}"
-
-
-def seen(key: str, entry: Kept, now: int) -> Entry:
-    """The entry as `get` and `scan` show it."""
-    return Entry(
-        key=key,
-        state=entry.state,
-        owner=entry.owner,
-        attempt=entry.attempt,
-        token=entry.token,
-        since=entry.since / MICROS,
-        remaining=(entry.until - now) / MICROS,
-        starts=entry.starts,
-        copies=entry.copies,
-        payload=entry.payload,
-        how=entry.how,
-        outcome=entry.outcome,
-        unended=tuple((owner, payload) for owner, _, payload in entry.deaths),
-        label=entry.label,
-        where=entry.where,
-    )
-
-
 def _starts_of(owner: str, entry: Kept | None) -> int:
     return next((starts for name, starts, _ in entry.deaths if name == owner), 0) if entry else 0
-
-
-def _lease(key: str, entry: Kept) -> Lease:
-    return Lease(
-        key,
-        entry.owner,
-        entry.attempt,
-        token=entry.token,
-        state="queued" if entry.state == "queued" else "running",
-        starts=entry.starts,
-        took_over=entry.took_over,
-    )
-
-
-def _held(key: str, entry: Kept, now: int, publish: bool) -> Held:
-    ends = entry.until if entry.state in ("queued", "running") else entry.held_until
-    return Held(
-        key,
-        entry.owner,
-        # Who finds an entry queued may mark it; with the attempt of a running one a bystander could end its lease.
-        entry.attempt if entry.state == "queued" else "",
-        token=entry.token,
-        state=entry.state,
-        since=entry.since / MICROS,
-        remaining=(ends - now) / MICROS,
-        payload=entry.payload,
-        publish=publish,
-    )
-
-
-def _as_answered_before(ask: Claim, own: Receipt, entry: Kept | None, now: int) -> Held | Completed:
-    """The job has ended; who asks again because the reply was lost is answered in the same words."""
-    if own.attempt == ask.attempt and own.how == "skipped":
-        return _held_as_told_before(ask, own, entry, now)
-    if own.attempt == ask.attempt and own.twin:
-        return _completed_by_twin(ask.key, own)
-    return _completed(ask.key, own)
-
-
-def _held_as_told_before(ask: Claim, own: Receipt, entry: Kept | None, now: int) -> Held:
-    if entry is not None and entry.token == own.token and entry.state == "running":
-        return _held(ask.key, entry, now, False)
-    return Held(ask.key, own.twin, "", token=own.token, state="running", since=own.at / MICROS, remaining=0.0)
-
-
-def _completed(key: str, receipt: Receipt) -> Completed:
-    return Completed(
-        key=key,
-        owner=receipt.owner,
-        how=receipt.how,
-        token=receipt.token,
-        at=receipt.at / MICROS,
-        outcome=receipt.outcome,
-        twin=receipt.twin,
-        answered=receipt.answered,
-    )
-
-
-def _completed_by_twin(key: str, joined: Receipt) -> Completed:
-    return replace(_completed(key, joined), owner=joined.twin, twin="")
-
-
-def _completed_by_entry(key: str, entry: Kept) -> Completed:
-    return Completed(
-        key=key,
-        owner=entry.owner,
-        how=entry.how or "succeeded",
-        token=entry.token,
-        at=entry.since / MICROS,
-        outcome=entry.outcome,
-        payload=entry.payload,
-    )

@@ -1,8 +1,8 @@
-"""What a store is: a handful of verbs on entries, and the values it answers with.
+"""What a store is: a handful of verbs on entries, and the values it returns.
 
-Stores report, the guard decides. A store never waits, never retries and knows no policy: it is told what a claim
-needs to know and answers what it found. What passes between them are plain values that nobody changes; frozen, they
-would cost a claim more than its key does.
+Stores report, the guard decides. A store never waits, never retries and knows no policy: a claim carries all that the
+store needs, and the store returns what it found. These are plain values that nobody changes. They are not frozen,
+because freezing them would cost a claim more than making its key does.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ MICROS = 1_000_000
 class Claimant:
     """Who asks: one attempt of one owner at one key.
 
-    The attempt is the random id of one claim. A process that settles for another one that died knows its attempt,
-    never its token, so every verb can be called with this much.
+    The attempt is the random id of one claim. A process that settles for a dead one knows the attempt and never the
+    token, so these three fields are enough to call every verb.
     """
 
     key: str
@@ -35,48 +35,48 @@ class Claimant:
 
 @dataclass(slots=True, kw_only=True)
 class Claim(Claimant):
-    """A request for a key, with all that the store must know to answer in one step."""
+    """A request for a key, with all that the store needs to answer in one step."""
 
     state: Literal["queued", "running"] = "running"
     lease: float
-    """Seconds of silence after which the claim is over."""
+    """Seconds without renewal after which the claim expires."""
     keep_for: float
     """Seconds that the entry, with its token and its count of starts, outlives the claim."""
     floor: int = 0
-    """The highest token seen elsewhere; the one granted is greater."""
+    """The highest token seen elsewhere; the granted token is greater."""
     reuse: Reuse = "nothing"
     """Which finished work of *another* owner answers this claim. (An owner's own end always does.)"""
     skip: bool = False
-    """If another owner is running: leave a receipt that this job was skipped in its favour, in the same step."""
+    """If another owner is running, write a receipt in the same step that this job was skipped in its favour."""
     join: str = ""
-    """The twin this job waits for: if it ended with an outcome, that is the answer, and the end of this job too."""
+    """The holder this job waits for. If that one ended with an outcome, its outcome answers and ends this job too."""
     replace_queued: bool = False
-    """Take the place of another owner that is queued and not yet running."""
+    """Replace another owner that is queued and not yet running."""
     payload: str = ""
-    """A digest of all arguments, so that one key used for two different calls is noticed."""
+    """A digest of all arguments, by which one key used for two different calls is detected."""
     copy: str = ""
-    """The name of the message in hand, if it can be put back: one copy of a running job's message goes on.
+    """The name of the message in hand, if it can be deferred: one copy of a running job's message stays alive.
 
-    A worker asks twice: first whether this copy is to go on; and when it is with the broker again, under the same
-    attempt and with the `stamp` it was told, to name it in the entry. A copy that was named first and never published,
-    because its worker died, would have the others dropped in its favour.
+    A worker asks twice. First it asks whether this copy should be deferred. After the broker has the copy again, it
+    asks under the same attempt, with the `stamp` of the first answer, and the store names the copy in the entry. If the
+    copy were named before it is published and its worker died in between, the other copies would be dropped for it.
     """
     copy_for: float = 0.0
-    """How long a published copy is trusted to be on its way before somebody publishes another.
+    """How long a published copy counts as on its way, before a duplicate publishes another.
 
-    0: this claim names no copy, and publishes for no other owner that is queued.
+    0: this claim names no copy, and does not publish for another queued owner.
     """
     stamp: str = ""
-    """The `Held.stamp` that told this copy to go on; given back once the copy is published, and names it."""
+    """The `Held.stamp` of the answer that deferred this copy. The claim after the publication passes it, to name it."""
     label: str = ""
-    """The key as people read it. Nothing is decided by it; without one the entry keeps the one it has."""
+    """The readable form of the key. Nothing depends on it; if it is empty, the entry keeps the label it has."""
     where: str = ""
-    """The worker, or the host and the process, that asks: for people."""
+    """The worker, or the host and process, that asks. For people."""
     meanwhile: Callable[[], None] | None = field(default=None, compare=False, repr=False)
-    """What the caller would do next, and can do while the answer is on its way. No part of the question.
+    """Work that the caller can do while the answer is on its way. Not part of the request.
 
-    A store whose answer takes a while may call it, in the same thread, once the question has left; it need not. It is
-    ready to be called again, if the same claim is asked again, and raises nothing.
+    A store may call it, in the same thread, once the request has left; it need not. If the same claim is repeated, it
+    may be called again. It raises nothing.
     """
 
 
@@ -87,16 +87,16 @@ class Lease(Claimant):
     token: int
     state: Literal["queued", "running"] = "running"
     starts: int = 0
-    """How often this owner has been started since its last retry, this start included."""
+    """How often this owner has started since its last retry, including this start."""
     took_over: bool = False
-    """The key was running under a lease that had run out: its holder is dead, stopped or cut off."""
+    """The key was running under an expired lease: its holder is dead, stopped or cut off."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Held(Claimant):
-    """The key is held: by whom, under which token, in which state, since when and for how long still.
+    """The key is held: by whom, under which token, in which state, since when and for how much longer.
 
-    `attempt` is told of a queued entry only, so that whoever publishes its message can mark it.
+    `attempt` is filled in for a queued entry only, so that whoever publishes its message can confirm that.
     """
 
     token: int
@@ -105,16 +105,16 @@ class Held(Claimant):
     remaining: float
     payload: str = ""
     publish: bool = False
-    """The caller is the one to publish the holder's message (again): nobody is known to have done so lately.
+    """The caller must publish the holder's message (again): no recent publication is known.
 
-    If the holder is the caller's own job, running elsewhere: the copy in hand goes on, as none is known to be on its
-    way or it is the one that is; false means that another copy is, and this one can be dropped.
+    If the holder is the caller's own job, running elsewhere: true means that the caller defers the copy in hand, since
+    no other copy is known to be on its way. False means that another copy is, and this one can be dropped.
     """
     stamp: str = ""
-    """With a copy that goes on: what the next claim gives back to name it.
+    """With a copy that is deferred: the next claim passes this stamp to name the copy.
 
-    It changes when the key is granted or a copy is named, and then names nothing: the copy that was to be named may
-    have been dropped in the meantime, for the other one.
+    The stamp changes when the key is granted or a copy is named. An old stamp names nothing: that copy may already
+    have been dropped in favour of the other one.
     """
 
 
@@ -128,17 +128,17 @@ class Completed:
     token: int
     at: float
     outcome: bytes | None = None
-    """What the owner left, as it left it; None if only the fact was kept."""
+    """The outcome as the owner stored it; None if only completion is recorded."""
     twin: str = ""
-    """In whose favour a skipped job was skipped; of one that joined, whose end it was answered with."""
+    """For a skipped job, the holder it was skipped for; for a job that joined a holder, that holder."""
     answered: bool = False
-    """Whoever waited for this job is known to have been told."""
+    """Callbacks and waiting callers of this job are known to have their answer."""
     payload: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What a store knows of a key. A claim whose `remaining` is not positive has run out: it counts as free."""
+    """What a store knows of a key. A claim whose `remaining` is not positive has expired: the key counts as free."""
 
     key: str
     state: State
@@ -149,34 +149,34 @@ class Entry:
     remaining: float
     starts: int = 0
     copies: int = 0
-    """How many times the job's message is known to have been published; 0 if nobody is known to have done it."""
+    """How many publications of the job's message are known."""
     payload: str = ""
     how: How | None = None
     outcome: bytes | None = None
     unended: tuple[tuple[str, str], ...] = ()
-    """Owners that had begun and lost the key to others, the last few of them, each with the payload of its claim. One
-    that claims the key again is none any more."""
+    """The last few owners that started and lost the key to others, each with the payload of its claim. An owner that
+    claims the key again leaves the list."""
     label: str = ""
-    """The key as people read it, in 120 characters at most; empty if nobody has said it."""
+    """The readable form of the key, at most 120 characters; empty if no claim gave one."""
     where: str = ""
-    """Who claimed it last: the worker, or the host, and the process."""
+    """Who claimed the key last: the worker or the host, and the process."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Ending:
-    """How a job ended, and how long that is remembered."""
+    """How a job ended, and how long the record is kept."""
 
     how: How = "released"
     keep_for: float
     outcome: bytes | None = None
     linger: float = 0.0
-    """Other owners are kept out for so many seconds more."""
+    """Seconds for which other owners are still kept out."""
     answered: bool = False
     repeat_for: float = 0.0
-    """How long the caller repeats a plain release whose reply is lost: it is remembered so long at least.
+    """How long the caller repeats a plain release whose reply is lost. Its receipt is kept at least that long.
 
-    A plain release is remembered for a minute at most otherwise, whatever `keep_for` says: nobody asks for it later,
-    and a key that is held often would leave a receipt each time.
+    Otherwise the receipt of a plain release is kept for at most a minute, whatever `keep_for` says: nobody asks for it
+    later, and a key that is held often would leave a receipt each time.
     """
 
 
@@ -185,13 +185,13 @@ Clock: TypeAlias = Literal["the server's", "the host's", "none"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarantees:
-    """What a store can promise when its machines fail."""
+    """What a store guarantees when its machines fail."""
 
     survives_restart: Literal["yes", "if configured", "no"]
     survives_failover: Literal["yes", "if configured", "no", "not applicable"]
     linearizable: bool
     clock: Clock
-    """Whose clock ends a lease."""
+    """Whose clock expires a lease."""
     note: str = ""
 
 
@@ -201,54 +201,55 @@ class Store(Protocol):
     1. Every verb is one atomic step on the store, and one round trip where the store can do that. None of them waits.
     2. A token is greater than every token ever granted for that key: through release, expiry, completion, forget, a
        store restart, and loss of the store's data. Where the store has no counter that survives that, the token is
-       `max(last + 1, floor, server time in µs)` made inside the atomic step: it fits a Lua double, needs no counter
-       key that lives for ever, and one hash tag per entry keeps it safe on Cluster; `last` is kept as long as the
-       receipt of the job that had it (`keep_for`). Where the store's own counter restarts after a wipe (etcd
-       revision, zxid, Consul index, SQL sequence), it is added to an incarnation, the time in µs written when the
-       store was first used: still one 64-bit integer, still rising. Only data loss (or a retention that is over)
-       *and* a clock that falls back together can break this; then the resource refuses, and its high-water mark,
-       passed as `floor` with the next claim, heals it.
-    3. `renew`, `requeue`, `mark`, `complete`, `release` act while *that lease's token* is the newest granted, and say
-       whether they did; `requeue` ends the lease it was called with; `renew` acts on a running entry only, `mark` on a
-       queued one only; on an absent entry every verb but `claim` is refused. A late holder can never touch its
-       successor; a late holder that nobody replaced may still finish. Whoever settles a job for a dead process (a
-       parent for its child) names the attempt that died, never the owner alone: the same owner may already be running
-       again elsewhere. If no entry runs under that attempt, nothing is settled.
+       `max(last + 1, floor, server time in µs)` made inside the atomic step: it fits a Lua double, needs no permanent
+       counter key, and one hash tag per entry keeps it safe on Cluster; `last` is kept as long as the receipt of the
+       job that had it (`keep_for`). Where the store's own counter restarts after a wipe (etcd revision, zxid, Consul
+       index, SQL sequence), it is added to an incarnation, the time in µs written when the store was first used: still
+       one 64-bit integer, still rising. Only data loss (or an expired retention) *together with* a clock that goes
+       back can break this; then the resource refuses, and the next claim passes the resource's high-water mark as
+       `floor`.
+    3. `renew`, `requeue`, `mark`, `complete`, `release` act only while *that lease's token* is the newest granted, and
+       return whether they did. `requeue` ends the lease it was called with; `renew` acts on a running entry only,
+       `mark` on a queued one only; if there is no entry, the store refuses every verb but `claim`. A late holder can
+       never touch its successor; a late holder that nobody replaced may still finish. Whoever settles a job for a dead
+       process (a parent for its child) names the attempt that died, never the owner alone: the same owner may already
+       be running again elsewhere. If no entry runs under that attempt, nothing is settled.
     4. A claim repeated with the same attempt id gets its own lease back; every verb repeated after a lost reply
-       answers as the first time did. A reply lost on the wire is "unknown", never "held": the same claim is asked
-       again, and a job is never locked out of its own work. The client's own blind retries are switched off.
-    5. An owner that completed a key is answered `Completed` for the whole retention, even if another owner has had
-       the key since: a redelivered message never runs twice. Every other end (failed for good, ignored, rejected,
-       revoked, expired, skipped at a worker) leaves the same kind of receipt under the job's own id, with how it
-       ended, whoever holds the key by then, and frees the key only if it is queued for that owner or running under
-       that attempt. An end is never replaced by a plain release ("released" is no end), nor by an end reported without
-       the lease; only what the holder of the newest lease reports of its own run replaces one. A skip's receipt is
-       written in the same step as the `Held` answer and names the twin. A joiner's claim names its twin: unless the
-       joiner itself is running, the store answers that twin's end, and writes the joiner's own receipt of it, in the
-       same step. (Read first and claim after, two jobs can skip each other and both be gone. Without a receipt, another
-       copy of the joiner's message, which may not know of the twin, would run.)
-    6. A queued entry is adopted by its own owner when it starts, under a new token, and by nobody else. A *running*
-       entry is not adopted even by the same owner: that is a second delivery of a job that is still running. An entry
+       returns what it returned the first time. A reply lost on the wire is "unknown", never "held": the guard repeats
+       the same claim, and a job is never locked out of its own work. The client's own blind retries are switched off.
+    5. An owner that completed a key gets `Completed` for the whole retention, even if another owner has held the key
+       since: a redelivered message never runs twice. Every other end (failed for good, ignored, rejected, revoked,
+       expired, skipped at a worker) leaves the same kind of receipt under the job's own id, with how it ended, whoever
+       holds the key by then, and frees the key only if it is queued for that owner or running under that attempt.
+       A plain release never replaces an end ("released" is not an end), nor does an end reported without the lease;
+       only the holder of the newest lease replaces an end, by reporting how its own run ended. The store writes a
+       skip's receipt in the same step as the `Held` answer, and the receipt names the holder. A joiner's claim names
+       its holder: unless the joiner itself is running, the store returns that holder's end, and writes the joiner's own
+       receipt of it, in the same step. (If they read first and claimed later, two jobs could skip each other and
+       neither would run. Without a receipt, another copy of the joiner's message, which may not name the holder, would
+       run.)
+    6. When a queued owner starts, it adopts its own entry under a new token; nobody else does. Nobody adopts a
+       *running* entry, not even the same owner: that is a second delivery of a job that is still running. An entry
        counts its starts.
-    7. Durations in, never instants; the store's clock decides. The holder counts its own validity from before the
-       request left, on a clock that runs through suspend. "Not allowed" is an answer; "could not ask" is
+    7. Verbs take durations, never instants; the store's clock decides. The holder counts its own validity from before
+       the request left, on a clock that runs through suspend. "Not allowed" is an answer; "could not ask" is
        `StoreUnavailableError`.
-    8. Nothing grows without end: every entry has an end, and `scan` can list them all.
+    8. Nothing grows without bound: every entry expires, and `scan` can list them all.
 
-    Names are texts without NUL, and as long as `taskguard.protocol.names` allows: the guard lets no others through,
-    and a store carries these through every verb. A namespace has up to 128 bytes, a key 1600, an owner 512.
+    Names are strings without NUL, within the limits of `taskguard.protocol.names`: the guard refuses all others, and a
+    store accepts these in every verb. A namespace has up to 128 bytes, a key 1600, an owner 512.
 
-    Verbs may be called from several threads at once, and `renew` from a thread of its own. A store that was opened
-    before a fork works in the child.
+    Several threads may call verbs at once, and `renew` comes from a thread of its own. A store that was opened before
+    a fork works in the child.
     """
 
     guarantees: Guarantees
 
     def claim(self, claim: Claim, /) -> Lease | Held | Completed:
-        """Ask for the key."""
+        """Claim the key."""
 
     def renew(self, leases: Sequence[tuple[Lease, float]], /) -> list[bool]:
-        """Keep each lease alive for its number of seconds from now; False for each that is not the newest any more.
+        """Renew each lease for its number of seconds from now; False for each that is no longer the newest.
 
         A late holder that nobody replaced is still the holder.
         """
@@ -256,48 +257,48 @@ class Store(Protocol):
     def requeue(
         self, claimant: Claimant, seconds: float, /, *, copy_for: float, keep_starts: bool = False, copy: str = ""
     ) -> bool:
-        """The job is in the queue, its message with the broker, and waits there for *seconds* at most.
+        """Record that the job is queued: the broker has its message, and it waits there for *seconds* at most.
 
-        Ends the lease that it was called with. From running that is a retry, or with *keep_starts* a job whose
-        worker died. From queued it is the mark of a publisher, or of the duplicate that published in its place; who
-        has published many uses `mark`.
+        Ends the lease that it was called with. On a running entry this is a retry, or with *keep_starts* a job whose
+        worker died. On a queued entry it is the confirmation of a publisher, or of the duplicate that published in its
+        place; to confirm many, use `mark`.
 
-        With *copy* the message that goes on has that name, and for *copy_for* the job starts by that one only: an older
-        copy of it would not know of the retry's delay, and is told that the job is queued.
+        With *copy*, that is the name of the republished message, and for *copy_for* seconds the job starts from that
+        message only. An older copy does not carry the retry's delay; its claim gets `Held`, queued.
         """
 
     def mark(self, published: Sequence[tuple[Claimant, float]], /, *, copy_for: float) -> list[bool]:
-        """The messages of these queued entries are with the broker; each waits for its number of seconds at most.
+        """Confirm that the broker has the messages of these queued entries; each waits for its seconds at most.
 
         The `requeue` of a queued entry, for many in one exchange. False for each that is not queued under that attempt
-        (any more): a job that its worker has started meanwhile goes on. Each is a step of its own.
+        (any more): if a worker has started the job in the meantime, the run is not affected. Each is its own step.
         """
 
     def complete(self, claimant: Claimant, ending: Ending, /) -> bool:
-        """The work is done: the key is done, and the owner has its receipt. Repeated, it can add `answered`."""
+        """Record that the work is done, and write the owner's receipt. A repeated call can add `answered`."""
 
     def release(self, claimant: Claimant, ending: Ending, /, *, anyway: bool = False) -> bool:
-        """The key is free, and the owner has its receipt. An end that it had stays, if this is a plain release.
+        """Free the key, and write the owner's receipt. A plain release keeps an end that the owner already has.
 
-        *anyway*: the job ends here whoever holds the key (it was revoked, or expired). It gets its receipt, if it
-        has none yet, and the key is freed also if it is queued for that owner. A receipt that says the same end can
-        be added `answered` so.
+        *anyway*: the job ends here whoever holds the key (it was revoked, or expired). The store writes its receipt, if
+        it has none yet, and frees the key also if it is queued for that owner. If the receipt already has the same end,
+        this can add `answered` to it.
         """
 
     def get(self, key: str, /) -> Entry | None:
-        """What is known of the key; None if nothing is."""
+        """The entry of the key; None if there is none."""
 
     def scan(self, prefix: str = "", /) -> Iterator[Entry]:
-        """Every entry whose key starts so, in no order; not one moment's picture."""
+        """Every entry whose key starts with *prefix*, in no order; not a snapshot."""
 
     def forget(self, key: str, /, token: int = 0) -> bool:
-        """Free the key by hand and end its lease; with *token*, only if that is the newest still.
+        """Free the key by hand and end its lease; with *token*, only if that token is still the newest.
 
-        Receipts stay: a job that ended is still not run again.
+        Receipts stay: a job that ended still does not run again.
         """
 
     def close(self) -> None:
-        """Give back what the store holds open. A closed store is not used again."""
+        """Close what the store holds open. A closed store must not be used again."""
 
 
 def micros(seconds: float) -> int:
@@ -305,5 +306,5 @@ def micros(seconds: float) -> int:
 
 
 def token_of(claimant: Claimant) -> int:
-    """The token the claimant knows of; 0 for one that settles for a dead process and knows the attempt alone."""
+    """The claimant's token; 0 for one that settles for a dead process and knows only its attempt."""
     return claimant.token if isinstance(claimant, (Lease, Held)) else 0

@@ -6,7 +6,6 @@ methods is then right for a guarded job too.
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Mapping
 from datetime import datetime
@@ -15,17 +14,18 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import rq.job
-from rq.job import Job, Retry, _job_stack
+from rq.job import Job, Retry
 from rq.utils import import_attribute, utcformat
 
 from taskguard.engine.envelope import Envelope
-from taskguard.fence import current_fence
-from taskguard.keys.signatures import fence_parameter
-from taskguard.rq.guarding import JobGuard, guard_for, guard_of
+from taskguard.rq.guarding import JobGuard, guard_for
+from taskguard.rq.internals import JOBS, job_stack, require_names
 from taskguard.rq.job_metadata import read, written
 
 if TYPE_CHECKING:
     from rq import Queue
+
+require_names(JOBS)
 
 NOTE = "taskguard"
 """The field that holds the note."""
@@ -86,7 +86,9 @@ class NotedJob(Job):
 
     def prepare_for_execution(self, worker_name: str, pipeline: Any) -> None:
         super().prepare_for_execution(worker_name, pipeline)
-        if worker_name != "sync" and _is_rqs_own(super().perform):  # a queue that runs at once drops this pipeline
+        if job_stack is None or worker_name == "sync":  # a queue that runs at once drops this pipeline
+            return
+        if _is_rqs_own(super().perform):
             pipeline.persist(self.key)
             self._is_prepared = True
 
@@ -94,35 +96,12 @@ class NotedJob(Job):
         if not self._is_prepared:
             return super().perform()
         # As RQ does it, but with one question less: that it does not expire while it runs was written with the rest.
-        _job_stack.push(self)  # type: ignore[no-untyped-call]
+        job_stack.push(self)
         try:
             self._result = self._execute()
         finally:
-            _job_stack.pop()  # type: ignore[no-untyped-call]
+            job_stack.pop()
         return self._result
-
-    def _execute(self) -> Any:
-        own = guard_of(self.func)
-        guarded = self.guard_at(self.queue_class) if own is None else own
-        if self.note.slot is None and guarded is own:
-            if own is None and self.note.key:
-                from taskguard.rq.unguarded import let_run
-
-                let_run(self)
-            return super()._execute()  # which guards itself, if it is guarded
-        from taskguard.rq.delivery import deliver
-
-        args = self.args if self.instance is None else (self.instance, *self.args)
-        if guarded is None:
-            return deliver(self, None, self._call_plain, args, self.kwargs)
-        return deliver(self, guarded, lambda: guarded.call(args, self.kwargs), args, self.kwargs)
-
-    def _call_plain(self) -> Any:
-        """A plain function that a schedule calls is given the fence of its slot, where it wants one."""
-        name = _fence_wanted(self)
-        if name is None:
-            return super()._execute()
-        return self.func(*self.args, **self.kwargs, **{name: current_fence()})
 
     def guard_at(self, queue_class: Any) -> JobGuard | None:
         """What guards its function, at a worker with queues of that class; its caller's may be of another."""
@@ -173,16 +152,6 @@ class NotedJob(Job):
     def run_name(self) -> str:
         """Tells apart the jobs that were given one id, also by queues that write no note."""
         return self.note.run if self.note.made else self.made
-
-
-def _fence_wanted(job: NotedJob) -> str | None:
-    """The parameter of a plain function that is given the fence, unless its caller gives it."""
-    function = job.func
-    if not inspect.isfunction(function):
-        return None
-    name = fence_parameter(function)
-    given = inspect.signature(function).bind_partial(*job.args, **job.kwargs).arguments
-    return None if name in given else name
 
 
 def _imported(path: str) -> Any:

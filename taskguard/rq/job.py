@@ -85,14 +85,19 @@ def _wrapped(function: Callable[..., Any], guarded: JobGuard) -> Any:
 
         return deliver(current, guarded, functools.partial(guarded.call, args, kwargs), args, kwargs)
 
+    def queue() -> Any:
+        from taskguard.rq.queue import claiming  # a worker does not need it
+
+        return claiming(guarded.destination)
+
     def enqueue(*args: Any, **kwargs: Any) -> Any:
-        return guarded.queue.enqueue(job, *args, **{**guarded.defaults, **kwargs})
+        return queue().enqueue(job, *args, **{**guarded.defaults, **kwargs})
 
     def enqueue_at(moment: datetime, *args: Any, **kwargs: Any) -> Any:
-        return guarded.queue.enqueue_at(moment, job, *args, **{**guarded.defaults, **kwargs})
+        return queue().enqueue_at(moment, job, *args, **{**guarded.defaults, **kwargs})
 
     def enqueue_in(delay: timedelta, *args: Any, **kwargs: Any) -> Any:
-        return guarded.queue.enqueue_in(delay, job, *args, **{**guarded.defaults, **kwargs})
+        return queue().enqueue_in(delay, job, *args, **{**guarded.defaults, **kwargs})
 
     made: Any = job
     made.taskguard = guarded

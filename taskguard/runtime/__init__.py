@@ -1,1 +1,1 @@
-"""What keeps a claim alive in a process: clocks, threads, forks, signals; imports no queue and no driver."""
+"""What keeps a claim alive in a process: clocks, threads, forks, signals. Imports no queue and no driver."""

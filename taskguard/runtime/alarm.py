@@ -1,4 +1,4 @@
-"""A thread of the operating system that works whenever a moment has come, and sleeps between."""
+"""An operating system thread that works at given times and sleeps in between."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from taskguard.runtime.forks import Living
 
 LONGEST_SLEEP = 3600.0
 IDLE = 60.0
-"""With nothing to wait for so long, the thread ends; the next moment starts another."""
+"""Seconds without anything to wait for, after which the thread ends. The next call of `ring_by` starts another."""
 
 _NEVER = float("inf")
 _logger = logging.getLogger("taskguard")
 
 Duty: TypeAlias = tuple[Callable[[float], None], Callable[[], "float | None"]]
-"""What to call when the moment has come, and what says when that is: two methods of one object."""
+"""What to call when the time has come, and what returns that time: two methods of one object."""
 
 
 class Alarm:
-    """A thread that calls *work* whenever the moment that *upcoming* names has come.
+    """A thread that calls *work* whenever the time that *upcoming* returns has come.
 
-    Both are methods of the object that has the alarm. The thread keeps that object alive while there is a moment to
-    wait for; if it is dropped otherwise, the thread ends.
+    Both are methods of the object that owns the alarm. While there is a time to wait for, the thread keeps that object
+    alive. Otherwise, when the object is garbage, the thread ends.
     """
 
     def __init__(self, work: Callable[[float], None], upcoming: Callable[[], float | None]) -> None:
@@ -37,7 +37,7 @@ class Alarm:
         self._upcoming = weakref.WeakMethod(upcoming)
         self._desk = _Desk()
         self._arrived = [True]
-        """Empty while a thread that was started has not begun."""
+        """Empty while a started thread has not begun to run."""
         _alarms.add(self)
 
     def __del__(self) -> None:
@@ -48,32 +48,32 @@ class Alarm:
         return bool(self._desk.taken.locked())
 
     def ring_by(self, moment: float) -> None:
-        """See to it that the thread is awake at *moment*, which *upcoming* has to know by now."""
+        """Make sure that the thread is awake at *moment*, which *upcoming* must already return."""
         is_to_start = self._arrived and not self._desk.taken.locked()
         if is_to_start or moment < self._desk.sleeps_until:
             self._desk.wanted = moment
             self._desk.ring(_alive(self._work, self._upcoming))
         if is_to_start:
-            # If this is torn, or a signal handler comes in between, the thread that is too many ends at once.
+            # If a signal interrupts this, two threads may start; the surplus one ends at once.
             arrived: list[bool] = []
             native.start_thread(_serve, self._desk, self._work, self._upcoming, arrived)
             self._arrived = arrived
 
     def stop(self) -> None:
-        """The process ends: a thread that is frozen with a lock in its hands would keep others waiting for it."""
+        """Stop before the process exits: a thread frozen while it holds a lock would block others."""
         self._desk.stopped = True
         self._desk.ring()
 
 
 class _Desk:
-    """Where an alarm and its thread meet. It knows neither, so a thread that sleeps keeps nobody alive."""
+    """State shared by an alarm and its thread. It refers to neither, so a sleeping thread keeps no object alive."""
 
     def __init__(self) -> None:
         self.taken = native.allocate_lock()
-        """By the thread that works; only ever tried, never waited for."""
+        """Held by the thread that works; others only try it and never wait for it."""
         self.sleeps_until = -_NEVER
         self.wanted = -_NEVER
-        """The moment that the bell was last rung for."""
+        """The time for which the bell was last rung."""
         self.stopped = False
         self._bell = native.allocate_lock()
         self._bell.acquire()
@@ -81,15 +81,15 @@ class _Desk:
 
     def ring(self, duty: Duty | None = None) -> None:
         if duty is not None:
-            self._called_by.append(duty)  # it may be dropped by everybody else before the thread wakes up
-        with suppress(RuntimeError):  # it has rung already
+            self._called_by.append(duty)  # everybody else may drop it before the thread wakes up
+        with suppress(RuntimeError):  # it has already rung
             self._bell.release()
 
     def slept(self) -> bool:
-        """Sleep as long as is to be slept; true if the bell rang meanwhile."""
+        """Sleep until `sleeps_until`; true if the bell rang before."""
         seconds = self.sleeps_until - since_boot()
         rang = seconds > 0 and bool(self._bell.acquire(True, seconds))
-        self.sleeps_until = -_NEVER  # awake: it looks at what is upcoming before it sleeps again
+        self.sleeps_until = -_NEVER  # awake: the thread asks `upcoming` before it sleeps again
         return rang
 
     def caller(self) -> Duty | None:
@@ -112,7 +112,7 @@ def _serve(
     upcoming: weakref.WeakMethod[Callable[[], float | None]],
     arrived: list[bool],
 ) -> None:
-    """The thread: works for *desk* until nobody needs it, if no other thread does."""
+    """The thread's main function: serves *desk*, unless another thread does, until nobody needs it."""
     interrupt.leave_signals_to_others()
     is_ours = desk.taken.acquire(False)
     arrived.append(True)
@@ -130,17 +130,17 @@ def _serve(
                     _work(duty[0])
         finally:
             desk.taken.release()
-        # Somebody who has just found this thread at work has not started another one.
+        # A caller that has just found this thread running has not started another one.
         is_ours = is_idle and duty is not None and duty[1]() is not None and desk.taken.acquire(False)
 
 
 def _fall_asleep(desk: _Desk, upcoming: Callable[[], float | None]) -> tuple[bool, bool]:
-    """Whether there is a moment to sleep until; and whether the thread may end if nobody rings before it wakes up."""
-    desk.sleeps_until = _NEVER  # before it looks: what comes from now on rings
+    """Whether there is a time to sleep until, and whether the thread may end if nobody rings before it wakes up."""
+    desk.sleeps_until = _NEVER  # before it asks: whatever arrives from now on rings
     moment = upcoming()
     now = since_boot()
-    # What it was woken for is often over by now, as a short hold is. It looks then all the same, so that it is woken by
-    # one of many short holds, and not by each.
+    # The reason for the wake-up is often gone by now: a short hold has ended. The thread still sleeps only until the
+    # time it was woken for, so that one of many short holds wakes it, and not each of them.
     wanted, desk.wanted = desk.wanted, -_NEVER
     if moment is None and now < wanted < now + IDLE:
         desk.sleeps_until = wanted
@@ -152,8 +152,8 @@ def _fall_asleep(desk: _Desk, upcoming: Callable[[], float | None]) -> tuple[boo
 def _work(work: Callable[[float], None]) -> None:
     try:
         work(since_boot())
-    except BaseException:  # if it died, all leases would go with it
-        _logger.exception("a thread of the guard goes on after an error of its own")
+    except BaseException:  # if the thread died, all leases would expire
+        _logger.exception("an internal thread of taskguard failed and continues")
 
 
 _alarms: Living[Alarm] = Living()

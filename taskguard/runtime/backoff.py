@@ -1,4 +1,4 @@
-"""How long to wait before a question is asked again."""
+"""How long to wait before a retry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LONGEST_PAUSE = 2.0
 
 
 def pauses(first: float = FIRST_PAUSE, longest: float = LONGEST_PAUSE) -> Iterator[float]:
-    """Exponential backoff with full jitter: many that wait for one thing do not ask at the same moment."""
+    """Exponential backoff with full jitter, so that many waiters do not retry at the same moment."""
     most = first
     while True:
         yield random.uniform(0, most)

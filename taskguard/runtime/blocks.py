@@ -1,9 +1,9 @@
-"""Whether a `with` block still runs, known without the help of its end.
+"""Whether a `with` block still runs, even if its `__exit__` never completes.
 
-A signal handler may raise at any step: at the first one of `__exit__`, before anything was done there, and again in
-whatever is done about that. And whoever keeps the exception keeps its traceback, every frame in it, and all that those
-know. One object is in no frame's reach: the bound `__exit__`, which the `with` statement fetches before it calls
-`__enter__` and lets go of when it is over, however that came about. It lives as long as the block, and no longer.
+A signal handler may raise at any step: at the first one of `__exit__`, before it has done anything, and again in the
+code that handles this. Whoever keeps the exception keeps its traceback, every frame in it, and every object those
+frames refer to. One object is out of reach of all frames: the bound `__exit__`, which the `with` statement fetches
+before it calls `__enter__` and drops when the block ends, for whatever reason. It lives exactly as long as the block.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 Presence: TypeAlias = "weakref.ref[Any]"
-"""Of something that lives as long as a block runs."""
+"""A reference to something that lives as long as a block runs."""
 
 
 class _Exit:
     def __get__(self, block: Block | None, kind: type[Block]) -> Any:
         if block is None:
             return kind.leave  # for contextlib.ExitStack, which keeps the manager itself as long as the block runs
-        bound = partial(kind.leave, block)  # not a bound method, which a call may take apart before it begins
+        bound = partial(kind.leave, block)  # not a bound method, which a call may unpack before it begins
         if block._fetched is None:
             block._fetched = weakref.ref(bound)
         return bound
@@ -38,9 +38,9 @@ class Block:
         """The end of the block, as `__exit__`."""
 
     def presence(self) -> Presence:
-        """To be asked for in `__enter__`, once."""
+        """The block's presence. Call it once, in `__enter__`."""
         fetched = self._fetched
         if fetched is not None and fetched() is not None:
             return fetched
-        self._fetched = own = weakref.ref(self)  # nobody has it for a `with` statement: what has the manager counts
+        self._fetched = own = weakref.ref(self)  # no `with` statement fetched it: the manager's own lifetime counts
         return own

@@ -11,6 +11,6 @@ SLACK = 0.002
 """Seconds."""
 
 
-# The monotonic clock stands still during suspend, and a laptop that wakes would still believe in its lease.
+# The monotonic clock stops during suspend, and a laptop that wakes up would still trust its lease.
 since_boot = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-"""Seconds on a clock that nobody sets and that goes on while the machine sleeps."""
+"""Seconds on a clock that nobody sets and that runs while the machine sleeps."""

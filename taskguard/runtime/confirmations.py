@@ -1,7 +1,7 @@
-"""Tells the store which messages the broker has accepted: soon, many at once, and not at the caller's cost.
+"""Confirms to the store which messages the broker has accepted: soon, in batches, and without delaying the caller.
 
-A duplicate that finds an entry queued and unmarked publishes its message again, in case it never left. So a mark that
-comes late, or never, costs a copy that some worker drops, and nothing else.
+A duplicate that finds a queued entry without a confirmation publishes its message again, in case it was never sent. So
+a confirmation that comes late, or never, costs one copy that some worker drops, and nothing else.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from taskguard.runtime.clocks import since_boot
 from taskguard.runtime.forks import Forked, Living, watch_forks
 
 GATHER = 0.05
-"""Seconds that marks are gathered for."""
+"""Seconds for which confirmations are batched."""
 RECENT = 2.0
-"""Seconds that a mark is known of after it was sent: an answer of the store may be older than it."""
+"""Seconds for which a sent confirmation is remembered here: an answer of the store may be older than it."""
 PATIENCE = 1.0
-"""Seconds that `finish` waits for a store that does not answer: a lost mark costs a copy that some worker drops."""
+"""Seconds that `finish` waits for a store that does not answer: a lost confirmation costs only a dropped copy."""
 MOST = 200
-"""So many are sent together at most."""
+"""The most confirmations in one exchange."""
 
 _logger = logging.getLogger("taskguard")
 
 
 class Marks(Forked):
-    """Without a lock, since a signal handler or a finalizer may publish at any step: each change is one of a dict's."""
+    """Uses no lock: a signal handler or a finalizer may publish at any step. Each change is one dict operation."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -45,22 +45,22 @@ class Marks(Forked):
         self._alarm = Alarm(self._work, self._upcoming)
 
     def add(self, claimant: Claimant, seconds: float, copy_for: float) -> None:
-        """The message of this queued entry is with the broker: see `Store.mark`."""
+        """The broker has the message of this queued entry: see `Store.mark`."""
         self._waiting[claimant.owner] = (claimant, seconds, copy_for)
         due = self._due
         if due is None:
             due = self._due = since_boot() + GATHER
-        self._alarm.ring_by(due)  # also for one that is due: whoever was to ring may have been torn away by a signal
+        self._alarm.ring_by(due)  # each time: a signal may have interrupted the caller that set `_due`
 
     def knows(self, owner: str) -> bool:
-        """Whether this very process has published that job's message: the store may not have been told yet."""
+        """Whether this process has published that job's message: the store may not have the confirmation yet."""
         if owner in self._waiting:
             return True
         sent, copy_for = self._recent.get(owner, (float("-inf"), 0.0))
         return since_boot() - sent < min(RECENT, copy_for / 2)  # long before it counts as lost
 
     def send(self) -> None:
-        self._due = None  # before they are listed: one that comes meanwhile asks for the next time
+        self._due = None  # before they are listed: one that arrives now schedules the next exchange
         waiting = sorted(self._waiting.values(), key=lambda mark: mark[2])
         for copy_for, alike in groupby(waiting, key=lambda mark: mark[2]):
             batch = list(alike)
@@ -71,16 +71,16 @@ class Marks(Forked):
         try:
             self._store.mark([(claimant, seconds) for claimant, seconds, _ in batch], copy_for=copy_for)
         except StoreError as error:
-            _logger.debug("%d published messages are not marked: %s", len(batch), error)
+            _logger.debug("could not confirm %d published messages: %s", len(batch), error)
         now = since_boot()
         for mark in batch:
             owner = mark[0].owner
             self._recent.pop(owner, None)
             self._recent[owner] = (now, copy_for)
             newer = self._waiting.pop(owner, mark)
-            if newer is not mark:  # it was published again meanwhile
+            if newer is not mark:  # it was published again in the meantime
                 self._waiting.setdefault(owner, newer)
-        for owner in list(self._recent):  # not of its items: to make a tuple may call the collector, and that anybody
+        for owner in list(self._recent):  # not its items: a new tuple may start the collector, and so any finalizer
             if now - self._recent.get(owner, (0.0, 0.0))[0] <= RECENT:
                 break
             self._recent.pop(owner, None)
@@ -89,7 +89,7 @@ class Marks(Forked):
         return self._due
 
     def finish(self) -> None:
-        """Wait until the thread has sent what was gathered, so that the store can be closed."""
+        """Wait until the thread has sent all confirmations, so that the store can be closed."""
         give_up = since_boot() + PATIENCE
         while self._waiting and since_boot() < give_up:
             due = self._due = since_boot()

@@ -1,4 +1,4 @@
-"""Objects that somebody still uses, and what they do around a fork: threads, locks and files do not survive one."""
+"""Objects that are in use, and what they do around a fork: threads, locks and files do not survive one."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from taskguard.runtime import native
 Thing = TypeVar("Thing")
 
 LONGEST_WAIT = 10.0
-"""Seconds that a fork waits for another thread's to be over."""
+"""The most seconds that a fork waits for another thread's fork."""
 
 
 class Living(Generic[Thing]):
-    """Added, removed and listed by any thread at any time, in a signal handler and in a finalizer too.
+    """A weak set that any thread, signal handler or finalizer may change or list at any time.
 
-    Without a lock: each change is one step of the built-in set, which nothing can interrupt. (A WeakSet is written in
-    Python, and cannot be listed while somebody adds to it.)
+    It needs no lock: each change is one operation of the built-in set, which nothing can interrupt. (A WeakSet is
+    written in Python, and cannot be listed while another thread adds to it.)
     """
 
     def __init__(self) -> None:
@@ -40,52 +40,52 @@ class Living(Generic[Thing]):
 
 
 class Forked:
-    """What fits itself for a fork. Each method may be called in a process that forks, and does nothing by itself."""
+    """An object that takes part in forks. By default each method does nothing."""
 
     def before_fork(self) -> None:
-        """In the parent, just before: let go of what must not be copied."""
+        """In the parent, just before the fork: close what must not be copied."""
 
     def after_fork_in_parent(self) -> None:
-        """In the parent, just after."""
+        """In the parent, just after the fork."""
 
     def after_fork(self) -> None:
-        """In the child: make this copy of the object fit for it."""
+        """In the child: make this copy of the object usable there."""
 
 
 class _Forks(threading.local):
-    """Those who are told before a fork are told after it, each of them and no other; one fork at a time."""
+    """Notifies the same objects before and after a fork; one fork at a time."""
 
     objects: ClassVar[Living[Forked]] = Living()
     turn: ClassVar[Any] = native.allocate_rlock()  # a signal handler may fork in the middle of a fork
 
-    # Of the thread that forks: all three are called in the same one.
-    told: Sequence[Forked] = ()
+    # Per thread: the thread that forks calls all three methods.
+    notified: Sequence[Forked] = ()
 
     def before(self) -> None:
-        # Threads may fork at once: what one of them lets go of, the other must not take back before its own fork.
+        # Two threads may fork at once: what one of them closes, the other must not reopen before the first one's fork.
         self.turn.acquire(True, LONGEST_WAIT)
-        self.told = self.objects.all()
-        self._tell(Forked.before_fork.__name__)
+        self.notified = self.objects.all()
+        self._notify(Forked.before_fork.__name__)
 
     def in_parent(self) -> None:
         try:
-            self._tell(Forked.after_fork_in_parent.__name__)
+            self._notify(Forked.after_fork_in_parent.__name__)
         finally:
-            self.told = ()
-            while self.turn._is_owned():  # the lock knows it, whatever a signal tore in `before`
+            self.notified = ()
+            while self.turn._is_owned():  # the lock knows, even if a signal interrupted `before`
                 self.turn.release()
 
     def in_child(self) -> None:
         type(self).turn = native.allocate_rlock()
         try:
-            self._tell(Forked.after_fork.__name__)
+            self._notify(Forked.after_fork.__name__)
         finally:
-            self.told = ()
+            self.notified = ()
 
-    def _tell(self, step: str) -> None:
-        """Python forks whatever is raised here: so one that fails, or is interrupted, must not keep others from it."""
+    def _notify(self, step: str) -> None:
+        """Python forks whatever is raised here, so an object that fails must not keep the others from their turn."""
         failure: BaseException | None = None
-        for thing in self.told:
+        for thing in self.notified:
             try:
                 getattr(thing, step)()
             except BaseException as error:
@@ -98,7 +98,7 @@ _forks = _Forks()
 
 
 def watch_forks(thing: Forked) -> None:
-    """Tell *thing* of every fork from now on, as long as somebody still uses it."""
+    """Notify *thing* of every fork from now on, as long as it is in use."""
     _forks.objects.add(thing)
 
 

@@ -1,8 +1,7 @@
-"""Renews every lease that this process holds, and says when one is lost.
+"""Renews every lease that this process holds, and reports when one is lost.
 
-One thread of the operating system for each store, started with the first lease. It renews at a third of the lease, all
-that are due in one call, and never dies of an error: a store that fails is asked again, soon, as long as somebody
-holds a lease.
+One operating system thread per store, started with the first lease. It renews each lease after a third of its time, all
+that are due in one call. It never dies of an error: as long as there is a lease, it soon retries a store that fails.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from taskguard.runtime.clocks import DRIFT, SLACK, since_boot
 from taskguard.runtime.forks import Forked, Living, watch_forks
 
 OnLost: TypeAlias = Literal["abort", "abort_if_unsure", "continue"]
-Tell: TypeAlias = Callable[["Holding", Literal["lost", "unsure", "renewal_failed"], str], None]
+Report: TypeAlias = Callable[["Holding", Literal["lost", "unsure", "renewal_failed"], str], None]
 
 RENEWALS_PER_LEASE = 3
 ALMOST_DUE = 0.1
-"""What is due within this part of a lease is renewed in the same call."""
+"""Leases that are due within this fraction of their length are renewed in the same call."""
 RETRY_AFTER = 0.1
-"""A renewal that failed is tried again after about this part of the time between two renewals."""
+"""A failed renewal is retried after about this fraction of the time between two renewals."""
 SHORTEST_RENEWAL = 0.01
 
 
 class Holding:
-    """A lease in the hands of this process: how long it surely holds, and whether it is lost."""
+    """A lease that this process holds: how long it is certainly valid, and whether it is lost."""
 
     def __init__(
         self,
@@ -50,21 +49,21 @@ class Holding:
         self.body = body
         self.process = os.getpid()
         self.presences: tuple[Presence, ...] | None = None
-        """Of the blocks that it is held for. None: it is held as long as somebody refers to it."""
+        """The blocks for which it is held. None: it is held as long as anything refers to it."""
         self.lost = False
         self.settling = False
         self.stop_at = asked + at_most if at_most is not None else None
         self.renewed(asked, seconds)
 
     def period(self, now: float) -> float:
-        """For how long to renew it: not beyond the moment until which it may be held."""
+        """For how long to renew it: never beyond hold_at_most."""
         return self.seconds if self.stop_at is None else min(self.seconds, self.stop_at - now)
 
     def renewed(self, asked: float, seconds: float) -> None:
         self.valid_until = asked + seconds * (1 - DRIFT) - SLACK  # counted from before the request left
         self.renew_at = asked + seconds / RENEWALS_PER_LEASE
-        self.told_unsure = False
-        self.told_failed = False
+        self.reported_unsure = False
+        self.reported_failed = False
 
     def failed(self, now: float) -> None:
         pause = self.seconds / RENEWALS_PER_LEASE * RETRY_AFTER
@@ -76,7 +75,7 @@ class Holding:
 
     @property
     def is_deserted(self) -> bool:
-        """The blocks that it was held for are over, and no end of theirs came so far as to say so."""
+        """The blocks for which it was held are over, and none of them completed its end."""
         if self.presences is None:
             return False
         for presence in self.presences:  # noqa: SIM110 - a generator costs more than all the rest
@@ -85,17 +84,17 @@ class Holding:
         return True
 
     def join(self, presence: Presence) -> None:
-        """It is held for this block too."""
+        """Hold it for this block too."""
         known = self.presences or ()
         self.presences = (*[other for other in known if other() is not None], presence)
 
     def part(self, presence: Presence | None) -> None:
-        """That block has ended, though whatever stands for it may live on: a manager that somebody keeps, say."""
+        """That block has ended, even if the object behind its presence lives on (say, a manager that is kept)."""
         if self.presences is not None:
             self.presences = tuple([other for other in self.presences if other is not presence])
 
     def is_held_beside(self, presence: Presence | None) -> bool:
-        """Whether it is held for another block than this one."""
+        """Whether it is held for another block besides this one."""
         return any(other is not presence and other() is not None for other in self.presences or ())
 
     @property
@@ -107,14 +106,14 @@ class Holding:
         return not self.lost and self.remaining <= 0
 
     def lose(self) -> None:
-        """The store says so. The body is told at once, unless it wants to go on."""
+        """The store says that the lease is lost. Interrupts the body at once, unless on_lost is "continue"."""
         self.lost = True
         if self.on_lost != "continue" and self.body is not None and not self.is_deserted:
             self.body.interrupt(LeaseLostError(self.lease.key, self.lease.token))
 
     def doubt(self) -> None:
-        """The validity is over and the store is silent."""
-        self.told_unsure = True
+        """The lease has expired and the store does not answer."""
+        self.reported_unsure = True
         if self.on_lost == "abort_if_unsure" and self.body is not None and not self.is_deserted:
             self.body.interrupt(LeaseLostError(self.lease.key, self.lease.token, True))
 
@@ -122,33 +121,33 @@ class Holding:
 class Heartbeat(Forked):
     """The renewal of all leases on one store."""
 
-    def __init__(self, store: Store, tell: Tell) -> None:
+    def __init__(self, store: Store, report: Report) -> None:
         self._store = store
-        self._tell = tell
+        self._report = report
         self.on_renewal: Callable[[], None] = lambda: None
-        """Called when leases are renewed: something has lasted for a third of its lease."""
+        """Called when leases are renewed: some work has lasted for a third of its lease."""
         self._begin()
         watch_forks(self)
 
     def after_fork(self) -> None:
-        # The parent's leases are the parent's: its own thread goes on renewing them. If it had none, all is as new, and
-        # a child that lives for one job is spared the making of it.
+        # The parent's own thread continues to renew the parent's leases. If it never had one, this object is still
+        # unused, and a child that lives for one job need not set it up again.
         if self._is_used:
             self._begin()
 
     def _begin(self) -> None:
         self._is_used = False
-        # Weakly: whoever holds it keeps it. What a signal tore away on its way out is not renewed for ever.
+        # Weak references: if a signal interrupts the end of a holder, its lease is not renewed for ever.
         self._holdings: Living[Holding] = Living()
         self._renewer = Alarm(self._renew_due, self._next_renewal)
         self._doubter = Alarm(self._doubt_due, self._next_doubt)
 
     def add(self, holding: Holding) -> None:
-        self._is_used = True  # first: a fork of another thread may come at any point
+        self._is_used = True  # first: another thread may fork at any point
         self._holdings.add(holding)
         self._renewer.ring_by(holding.renew_at)
         if holding.on_lost == "abort_if_unsure":
-            # In a thread of its own, since the renewer may be waiting for a store that does not answer.
+            # In its own thread, since the renewer may be waiting for a store that does not answer.
             self._doubter.ring_by(holding.valid_until)
 
     def drop(self, holding: Holding) -> None:
@@ -157,14 +156,14 @@ class Heartbeat(Forked):
         self._holdings.discard(holding)
 
     def renew_now(self, holding: Holding) -> None:
-        """Ask the store about this one lease, from the thread that needs to know; raises if it cannot be asked."""
+        """Renew this one lease from the calling thread; raises if the store is unavailable."""
         self._renew([holding])
 
     def _all(self) -> list[Holding]:
         held = []
         for holding in self._holdings.all():
             if holding.is_deserted:
-                self._holdings.discard(holding)  # nobody is inside: the lease runs out by itself
+                self._holdings.discard(holding)  # no block runs: the lease expires by itself
                 holding.lost = True
             elif not holding.lost:
                 held.append(holding)
@@ -191,7 +190,7 @@ class Heartbeat(Forked):
             self._renew(due)
         except Exception as error:
             if isinstance(error, StoreError) and not isinstance(error, StoreUnavailableError) and len(due) > 1:
-                # It answered, and one of the keys is to blame: the others are not to suffer for it.
+                # The store answered, and one of the keys is the cause: the others must still be renewed.
                 for holding in due:
                     self._try_to_renew([holding])
                 return
@@ -201,11 +200,11 @@ class Heartbeat(Forked):
 
     def _failed(self, holding: Holding, now: float, problem: str) -> None:
         holding.failed(now)
-        if not holding.told_failed:  # once per outage
-            holding.told_failed = True
-            self._tell(holding, "renewal_failed", problem)
-        if holding.unsure and not holding.told_unsure:
-            self._tell(holding, "unsure", problem)
+        if not holding.reported_failed:  # once per outage
+            holding.reported_failed = True
+            self._report(holding, "renewal_failed", problem)
+        if holding.unsure and not holding.reported_unsure:
+            self._report(holding, "unsure", problem)
             holding.doubt()
 
     def _renew(self, due: list[Holding]) -> None:
@@ -216,25 +215,25 @@ class Heartbeat(Forked):
             if answer:
                 holding.renewed(asked, period)
             elif self._still_held(holding):
-                self._tell(holding, "lost", "")  # before the body is interrupted: it may be this very thread
+                self._report(holding, "lost", "")  # before the body is interrupted: it may run in this thread
                 holding.lose()
 
     def _still_held(self, holding: Holding) -> bool:
-        # It may have ended while the question was on its way: then "no" is no news.
+        # It may have ended while the request was on its way: then "no" is not a loss.
         return holding in self._holdings and not holding.settling
 
     def _let_go(self, holding: Holding, now: float) -> None:
-        """It was held as long as it may be: it is not renewed, and is over when its validity is."""
+        """It was held for hold_at_most: do not renew it; it is lost when it expires."""
         if now < holding.valid_until:
             holding.renew_at = holding.valid_until
             return
-        self._tell(holding, "lost", "it was held as long as hold_at_most allows")
+        self._report(holding, "lost", "it was held as long as hold_at_most allows")
         holding.lose()
 
     # -- doubting ------------------------------------------------------------------------------------------------
 
     def _doubtful(self) -> list[Holding]:
-        return [h for h in self._all() if h.on_lost == "abort_if_unsure" and not h.told_unsure]
+        return [h for h in self._all() if h.on_lost == "abort_if_unsure" and not h.reported_unsure]
 
     def _next_doubt(self) -> float | None:
         return min((holding.valid_until for holding in self._doubtful()), default=None)
@@ -242,5 +241,5 @@ class Heartbeat(Forked):
     def _doubt_due(self, now: float) -> None:
         for holding in self._doubtful():
             if holding.valid_until <= now:
-                self._tell(holding, "unsure", "the store did not answer in time")
+                self._report(holding, "unsure", "the store did not answer in time")
                 holding.doubt()

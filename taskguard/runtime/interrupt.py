@@ -1,13 +1,13 @@
-"""How a body is told, wherever it runs, that it must stop: an exception raised in it from another thread.
+"""How to stop a body from another thread, wherever it runs: by an exception raised in it.
 
 main thread   by a signal, which also ends a blocking call (sleep, recv, select, a lock)
 other thread  by an asynchronous exception, which arrives when the current call returns
 greenlet      thrown in by its hub, when the greenlet next waits or runs
 asyncio task  cancelled, when it next awaits; the cancellation becomes the error where the body ends
 
-The exception reaches the body only. Once `leave` was called none is raised any more, so nothing is interrupted while
-the guard itself settles with the store. Of bodies within each other that must all stop, the outermost is told: that
-ends those within it, too.
+The exception reaches only the body. After `leave` none is raised any more, so nothing interrupts the guard while it
+settles with the store. If several nested bodies must stop, the exception is raised for the outermost one, which ends
+those inside it, too.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from taskguard.errors import LeaseLostError
 from taskguard.runtime import native
 from taskguard.runtime.forks import Forked, watch_forks
 
-# Ignored by default, so one that arrives late does no harm; Go chose it for its own preemption for the same reason.
+# Ignored by default, so a late one does no harm; Go chose it for its own preemption for the same reason.
 _SIGNAL: int = getattr(signal, "SIGURG", 0)
 
 
 class Body(Protocol):
-    """A piece of code that is running, and can be stopped."""
+    """A running piece of code that can be stopped."""
 
     def interrupt(self, error: LeaseLostError) -> None:
         """Raise *error* in the body, if it still runs; called from any thread."""
 
     def leave(self) -> None:
-        """The body is over; called where it ran. Calling it again does nothing."""
+        """The body is over; called where it ran. A second call does nothing."""
 
     def meaning_of(self, error: BaseException | None) -> LeaseLostError | None:
-        """The error that was sent, if *error* is the form in which it arrived."""
+        """The error that was sent, if it arrived in the form of *error*."""
 
 
 def enter() -> Body:
@@ -53,10 +53,10 @@ def enter() -> Body:
 
 
 def came_by_signal(error: BaseException) -> bool:
-    """Whether a handler of a signal raised *error*: then it may have been raised anywhere, and is nobody's failure."""
+    """Whether a signal handler raised *error*: then the code it interrupted did not fail."""
     if isinstance(error, SystemError) and error.__cause__ is not None:
-        # Code in C that goes on after a handler has raised, as `os.stat` of Python 3.10 does: where that calls Python
-        # again, for a second signal say, a SystemError with the handler's exception as its cause is what comes of it.
+        # Some C code continues after a handler has raised, as `os.stat` of Python 3.10 does. If it calls Python again,
+        # say for a second signal, the result is a SystemError with the handler's exception as its cause.
         return came_by_signal(error.__cause__)
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = {getattr(getattr(handler, "__func__", handler), "__code__", None) for handler in handlers} - {None}
@@ -69,7 +69,7 @@ def came_by_signal(error: BaseException) -> bool:
 
 
 def leave_signals_to_others() -> None:
-    """This thread takes no signal: one that is to interrupt the main thread must reach it."""
+    """Block all signals in this thread: a signal meant for the main thread must reach it."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_BLOCK, _ALL)
 
@@ -102,7 +102,7 @@ class _InMainThread:
         return None
 
     def take(self) -> LeaseLostError | None:
-        """The error that is still to be raised, once."""
+        """The error that must still be raised; only once."""
         active, self._active = self._active, False
         return self._error if active else None
 
@@ -112,18 +112,18 @@ _previous: Any = None
 
 
 def _install() -> None:
-    # Looked at each time: a worker that was forked, or the job itself, may have set its own handlers since.
+    # Checked each time: a forked worker, or the job itself, may have set its own handlers since.
     global _previous
-    found = getsignal(_SIGNAL)  # without the enum that `signal` makes of a handler, or fails to
+    found = getsignal(_SIGNAL)  # not `signal.getsignal`, which converts a handler to an enum, or fails to
     if found is not _on_signal:
         _previous = found
         signal.signal(_SIGNAL, _on_signal)
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    """Runs in the main thread, between two steps of whatever it does."""
+    """Runs in the main thread, between two steps of whatever runs there."""
     bodies = []
-    while _pending:  # one by one: another thread may add to them meanwhile
+    while _pending:  # one by one: another thread may add to them at the same time
         bodies.append(_pending.pop())
     bodies.sort(key=lambda body: body.number)
     errors = [error for body in bodies if (error := body.take()) is not None]
@@ -137,7 +137,7 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
 
 
 class _LostInThreadError(LeaseLostError):
-    """An asynchronous exception is given as a class; this one finds its facts by the thread that it is raised in."""
+    """An asynchronous exception is passed as a class; this one finds its facts by the thread in which it is raised."""
 
     def __init__(self) -> None:
         error = _InThread.raised_here()
@@ -165,15 +165,15 @@ class _InThread:
 
     @classmethod
     def raised_here(cls) -> LeaseLostError:
-        """The error of the outermost body that is to be stopped; those within it are over with it.
+        """The error of the outermost body that must stop; the bodies inside it end with it.
 
-        Takes no lock: it may be raised in `leave`, which has it.
+        Takes no lock: it may be raised in `leave`, which holds the lock.
         """
         sent = cls._sent.get(threading.get_ident(), {})
-        told = list(sent.items())
-        for body, _ in told:
+        found = list(sent.items())
+        for body, _ in found:
             sent.pop(body, None)
-        return min(told, key=lambda item: item[0].number)[1] if told else LeaseLostError("", 0)
+        return min(found, key=lambda item: item[0].number)[1] if found else LeaseLostError("", 0)
 
     def leave(self) -> None:
         while True:
@@ -182,19 +182,19 @@ class _InThread:
                     self._active = False
                     sent = self._sent.get(self._ident, {})
                     if sent.pop(self, None) is not None and not sent:
-                        _raise_in(self._ident, None)  # take back what was not yet raised
+                        _raise_in(self._ident, None)  # revoke what was not yet raised
                     if not sent:
                         self._sent.pop(self._ident, None)
                 return
             except _LostInThreadError:
-                continue  # it was raised right here, on the way out: the body is over, so nobody needs it
+                continue  # it was raised here, on the way out: the body is over, so nobody needs it
 
     def meaning_of(self, error: BaseException | None) -> LeaseLostError | None:
         return None
 
 
 def _raise_in(ident: int, error: type[BaseException] | None) -> None:
-    import ctypes  # when it is needed: most processes never lose a lease
+    import ctypes  # imported here: most processes never lose a lease
 
     exception = None if error is None else ctypes.py_object(error)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), exception)
@@ -214,7 +214,7 @@ class _InGreenlet:
         self._loop.run_callback_threadsafe(self._throw, error)
 
     def _throw(self, error: LeaseLostError) -> None:
-        """Runs in the hub, so the greenlet is waiting for something: it is woken with the error instead."""
+        """Runs in the hub, so the greenlet is waiting for something: it wakes up with the error instead."""
         if self._active and not self._greenlet.dead:
             self._active = False
             self._greenlet.throw(error)
@@ -253,7 +253,7 @@ class _InTask:
     def meaning_of(self, error: BaseException | None) -> LeaseLostError | None:
         if self._error is None or not isinstance(error, self._cancelled):
             return None
-        if hasattr(self._task, "uncancel"):  # since Python 3.11 a cancellation that was dealt with is taken back
+        if hasattr(self._task, "uncancel"):  # since Python 3.11 a handled cancellation must be undone
             self._task.uncancel()
         return self._error
 
@@ -262,7 +262,7 @@ class _InTask:
 
 
 class _Sent(Forked):
-    """What was sent to a body before a fork is for the parent: in the child nobody is to be interrupted by it."""
+    """Interrupts sent before a fork are for the parent: in the child they must interrupt nobody."""
 
     def after_fork(self) -> None:
         _pending.clear()

@@ -1,11 +1,11 @@
-"""Threads and locks of the operating system, also where gevent has put greenlets in their place.
+"""Operating system threads and locks, even if gevent has replaced them with greenlets.
 
-Leases must be renewed while a greenlet computes without ever yielding, so renewal needs a thread that the hub does
-not schedule, and what that thread shares must be locked by a lock that works between threads.
+Leases must be renewed while a greenlet computes without ever yielding. So renewal needs a thread that the hub does not
+schedule, and state that it shares needs a lock that works between threads.
 
 Between any two steps of Python a signal handler or a finalizer may run in the same thread, use the guard itself, and
-raise. So state that is shared is changed by single steps that cannot be torn (an assignment, one call of a built-in
-container), or under a lock that its thread may take again, by `with` and never by `acquire` and a `try` after it.
+raise. So shared state is changed by single steps that cannot be interrupted (an assignment, one call of a built-in
+container), or under a reentrant lock, taken by `with` and never by `acquire` followed by `try`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 
-@cache  # what it was does not change, whenever gevent patches
+@cache  # the original does not change, whenever gevent patches
 def original(module: str, name: str) -> Any:
     """The function as it was before gevent patched it."""
     if "gevent.monkey" in sys.modules:
@@ -25,7 +25,7 @@ def original(module: str, name: str) -> Any:
 
 
 def patched() -> bool:
-    """Whether gevent's greenlets stand for threads in this process."""
+    """Whether gevent has replaced threads with greenlets in this process."""
     monkey = sys.modules.get("gevent.monkey")
     return monkey is not None and bool(monkey.is_module_patched("threading"))
 
@@ -36,12 +36,12 @@ def allocate_lock() -> Any:
 
 
 def allocate_rlock() -> Any:
-    """As `allocate_lock`, for a thread that may come to it again."""
+    """As `allocate_lock`, but reentrant."""
     return original("_thread", "RLock")()
 
 
 def thread_local() -> Any:
-    """What each thread of the operating system has attributes of its own in."""
+    """An object with separate attributes for each operating system thread."""
     return original("_thread", "_local")()
 
 
@@ -51,9 +51,9 @@ def start_thread(function: Callable[..., None], *args: Any) -> None:
 
 
 def at_thread_end(callback: Callable[[], None]) -> bool:
-    """Call *callback* in this thread when it ends; False if it was not started by `start_thread`.
+    """Call *callback* in this thread when it ends; False if `start_thread` did not start it.
 
-    For what belongs to the thread alone, such as connections that wait in its gevent hub.
+    For resources of this thread alone, such as connections that wait in its gevent hub.
     """
     callbacks: list[Callable[[], None]] | None = getattr(_of_thread, "at_end", None)
     if callbacks is None:
@@ -83,7 +83,7 @@ def _run(function: Callable[..., None], args: tuple[Any, ...]) -> None:
 
 
 def _destroy_hub() -> None:
-    """A thread that waited for one of gevent's sockets has a hub of its own, which nobody else ever closes."""
+    """A thread that waited for a gevent socket has a hub of its own, which nobody else closes."""
     if "gevent.hub" in sys.modules:
         gevent = sys.modules["gevent"]
         if sys.modules["gevent._hub_local"].get_hub_if_exists() is not None:

@@ -1,7 +1,7 @@
-"""Just after the store was away: nobody could renew meanwhile, and a lease that ran out proves nothing.
+"""Just after an outage of the store: nobody could renew during it, so an expired lease proves nothing.
 
-A holder that lives tries to renew all the time, at least every two seconds, and does so as soon as the store is back.
-Whoever asked in vain, and gets an answer again, gives it the time for that.
+A live holder retries its renewal at least every two seconds, and succeeds as soon as the store is back. A claimant
+whose request failed during the outage gives the holder time for that.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from taskguard.runtime.clocks import since_boot
 from taskguard.runtime.heartbeat import RENEWALS_PER_LEASE
 
 LONGEST_GRACE = 10.0
-"""Seconds: for those who hang on a connection that goes nowhere, too."""
+"""Seconds; long enough also for a holder that waits on a dead connection."""
 
 
 def grace_of(claim: Claim) -> float:
-    """How long a holder has to return: by then it would have renewed once, had the store been there."""
+    """How long to wait for the holder: within this time a live one renews once."""
     return min(LONGEST_GRACE, claim.lease / RENEWALS_PER_LEASE)
 
 
 def holder_that_may_return(store: Store, claim: Claim, grace: float) -> Held | None:
-    """None when the key can be asked for: nobody was running, or has renewed, or has not for *grace* seconds.
+    """None when the key can be claimed: no job was running, or it has renewed, or it has not for *grace* seconds.
 
-    Who only wants a place in the queue is not kept waiting: it is told who holds the key still.
+    A claim for a queued entry does not wait: it gets the holder at once.
     """
     give_up = since_boot() + grace
     for pause in pauses():
         entry = store.get(claim.key)
-        if entry is None or not has_run_out(entry) or entry.attempt == claim.attempt:  # its own: a reply was lost
+        if entry is None or not has_run_out(entry) or entry.attempt == claim.attempt:  # its own, after a lost reply
             return None
         left = give_up - since_boot()
         if claim.state == "queued":

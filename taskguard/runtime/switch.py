@@ -1,7 +1,7 @@
-"""The off switch, for tests: calls go out and bodies run as if nothing were guarded.
+"""The off switch, for tests: calls are published and bodies run as if nothing were guarded.
 
-`TASKGUARD_OFF=1` switches a whole process off, `unguarded()` a block of a test. The store is not asked. A body that
-wants a fence still has one, of its own: see `taskguard.engine.unguarded`.
+`TASKGUARD_OFF=1` switches the guard off for a whole process, `unguarded()` for a block of a test. No store is used. A
+body with a fence parameter still receives a fence: see `taskguard.engine.unguarded`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ VARIABLE = "TASKGUARD_OFF"
 
 _logger = logging.getLogger("taskguard")
 _blocks = 0
-"""How many blocks have switched it off. Of the process and not of a thread: a test's worker may be another thread."""
-_told = False
+"""How many blocks have switched it off. Per process, not per thread: a test's worker may be another thread."""
+_has_warned = False
 
 
 def is_off() -> bool:
-    global _told
+    global _has_warned
     if _blocks > 0:
         return True
     value = os.environ.get(VARIABLE, "")
@@ -30,15 +30,15 @@ def is_off() -> bool:
         return False
     if value != "1":
         raise ConfigurationError(f"{VARIABLE}={value!r} is not known; write 1 to guard nothing, 0 to guard as usual")
-    if not _told:
-        _told = True
+    if not _has_warned:
+        _has_warned = True
         _logger.warning("%s=1: this process guards nothing, which is for tests only", VARIABLE)
     return True
 
 
 @contextmanager
 def unguarded() -> Iterator[None]:
-    """Nothing is guarded in this process while the block runs."""
+    """Guard nothing in this process while the block runs."""
     global _blocks
     _blocks += 1
     try:

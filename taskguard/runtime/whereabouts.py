@@ -1,4 +1,4 @@
-"""Which worker, host and process this is, as people look for it."""
+"""The worker, host and process that this is, for people."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _host = os.uname().nodename
 
 
 def work_as(worker: str) -> None:
-    """From here on this process, and those that it forks, are a worker of that name."""
+    """From now on this process, and every process that it forks, is the worker of that name."""
     global _worker
-    # A worker of Celery has its host in its name; one of RQ has a name made up for it.
+    # A Celery worker has its host in its name; an RQ worker has a generated name.
     _worker = worker if "@" in worker else f"{worker}@{_host}"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import selectors
+import socket
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
@@ -66,8 +67,15 @@ _MISSING = (
 _PASSING = ("08", "40", "53", "57", "58", "25006", "55P03")
 """How the SQLSTATE begins when a server cannot serve us now and may later: connection lost, rolled back, out of
 resources, shut down or cancelled, disk trouble, read-only (a standby), not locked in time."""
-_REFUSED = re.compile("authentication|password|pg_hba|does not exist|no such (user|database)|permitted|support|certif")
+_REFUSED = re.compile(
+    "authentication|password|pg_hba|does not exist|no such (user|database)|permitted to log in|support|certif"
+)
 """What is said by a server that will not let us in later either. (A failed connection has no SQLSTATE.)"""
+_UNKNOWN_HOST = re.compile(
+    rf"\[Errno ({socket.EAI_NONAME}|{getattr(socket, 'EAI_NODATA', socket.EAI_NONAME)})\]"
+    "|Name or service not known|nodename nor servname|No address associated"
+)
+"""What is said of a name that nobody has, by Python's resolver or by libpq."""
 
 
 def from_url(url: str, *, namespace: str) -> PostgresStore:
@@ -115,6 +123,8 @@ class PostgresStore(Forked):
         self._to_look = f"SET TRANSACTION ISOLATION LEVEL READ COMMITTED; {bounded}"
         """What can be done on a standby too."""
         self._to_write = f"SET TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE; {bounded}"
+        self._has_answered = False
+        """A server that answered once has a name: if it does not resolve any more, that will pass."""
         self._inherited: list[_Connection] = []
         self._open()
         self.history = PostgresHistory(self._add_history, self._read_history, f'"{schema}".history')
@@ -310,6 +320,7 @@ class PostgresStore(Forked):
                 raise
             # Used again only if nothing at all was raised while it was in use.
             idle.append(connection)
+            self._has_answered = True
         return rows
 
     def _explained(self, error: psycopg.Error | UnicodeError) -> StoreError:
@@ -374,9 +385,15 @@ class PostgresStore(Forked):
         if isinstance(error, errors.ConnectionTimeout):
             return StoreUnavailableError(self._name, "could not connect: no answer in time")
         # Of "connection to server at … failed: FATAL:  password authentication failed …" only the reason.
-        given, found, reason = str(error).rpartition("failed: ")
+        text = str(error)
+        if _UNKNOWN_HOST.search(text):
+            if self._has_answered:
+                return StoreUnavailableError(self._name, "could not connect: its host is not known any more")
+            return StoreError(self._name, "its host is not known: check the URL")
+        _, found, reason = text.rpartition("failed: ")
         if not found:
-            reason = "its host is not known" if "resolve host" in given + reason else "no reason was given"
+            is_resolver = "resolve host" in text or text.startswith("[Errno")
+            reason = "the name of its host cannot be resolved now" if is_resolver else "no reason was given"
         reason = reason.partition("\n")[0].removeprefix("FATAL:").strip()
         if _REFUSED.search(reason):
             return StoreError(self._name, f"{reason}; check the URL, and pg_hba.conf of the server")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from typing import NoReturn
 
 import redis
@@ -22,6 +23,10 @@ _PASSING = (
 _PASSING_CODES = frozenset(["BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS"]) | frozenset(
     ["OOM", "READONLY", "TRYAGAIN", "UNKILLABLE"]
 )
+_NO_SUCH_NAME = frozenset(
+    getattr(socket, code) for code in ("EAI_NONAME", "EAI_NODATA", "EAI_ADDRFAMILY") if hasattr(socket, code)
+)
+"""What the resolver says of a name that nobody has. Anything else, EAI_AGAIN above all, is trouble of its own."""
 # Not compiled here: each work horse imports this, and few ever need it.
 _WRAPPED = r"Error running script \(call to \w+\): (?:@user_script: ?\d+: )+-?"
 """What Redis before 7 writes in front of what a script's command was told, its code included."""
@@ -34,9 +39,12 @@ class ForeignValueError(StoreError):
     """Something else than an entry of ours is kept under an entry's key."""
 
 
-def explain(error: redis.exceptions.RedisError, store: str, namespace: str) -> NoReturn:
-    """Raise what *error* means for the store of that name."""
+def explain(error: redis.exceptions.RedisError, store: str, namespace: str, *, has_answered: bool) -> NoReturn:
+    """Raise what *error* means for the store of that name; *has_answered*: to this process, or to its parent."""
     text = _said(error)
+    if not has_answered and _is_unknown_host(error):
+        # Without its cause: where a URL was misread, the host it names may be a piece of the password.
+        raise StoreError(store, "its host is not known: check the URL") from None
     if isinstance(error, (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError)):
         raise StoreError(store, f"{text}: check the user and the password in the store's URL") from None
     if is_passing(error):
@@ -54,6 +62,11 @@ def explain(error: redis.exceptions.RedisError, store: str, namespace: str) -> N
             f"Give taskguard a namespace of its own, or remove the foreign keys below {namespace!r} ({text})",
         ) from error
     raise StoreError(store, text) from error
+
+
+def _is_unknown_host(error: BaseException) -> bool:
+    why = error.__cause__ or error.__context__  # which of the two depends on the driver's version
+    return isinstance(why, socket.gaierror) and why.errno in _NO_SUCH_NAME
 
 
 def is_passing(error: redis.exceptions.RedisError) -> bool:

@@ -42,6 +42,8 @@ class Wire:
         self._thread = native.thread_local()
         self._name = name
         self._namespace = namespace
+        self._has_answered = False
+        """A server that answered once has a name: if it does not resolve any more, that will pass."""
         self.can_be_silent = False
         """Whether the server is known to be silent when it is told to be; see `learn_silence`."""
 
@@ -102,12 +104,13 @@ class Wire:
                 with turn:
                     source.wait_for(turn)
                     replies = _replies(source, commands, expected, meanwhile)
+            self._has_answered = True
             for reply in replies:
                 if isinstance(reply, Exception) and not isinstance(reply, redis.exceptions.NoScriptError):
                     raise reply
             return replies
         except redis.exceptions.RedisError as error:
-            explain(error, self._name, self._namespace)
+            explain(error, self._name, self._namespace, has_answered=self._has_answered)
 
     def learn_silence(self) -> None:
         """Find out whether the server can be told not to answer. A user may lack the right, and a proxy the command.
@@ -124,7 +127,7 @@ class Wire:
             except redis.exceptions.ResponseError:
                 self.can_be_silent = False
         except redis.exceptions.RedisError as error:
-            explain(error, self._name, self._namespace)
+            explain(error, self._name, self._namespace, has_answered=self._has_answered)
         finally:
             connection.disconnect()
 

@@ -47,6 +47,7 @@ def test_the_store_is_the_broker_else_the_result_backend(broker, backend, store)
         {"namespace": 5},
         {"namespace": ""},
         {"on_evicting_store": "panic"},
+        {"redeliver_orphans": "no"},
     ],
 )
 def test_a_wrong_setting_is_told_at_the_first_call_and_nothing_is_published(wrong):
@@ -121,8 +122,8 @@ def test_an_app_that_has_no_store_is_told_what_to_set(broker):
         ("queued_for", True, "no duration"),
         ("republish_after", "5", "no duration"),
         ("listeners", ["print"], "no list of functions"),
-        ("namespace", "", "must be a non-empty text"),
-        ("namespace", 3, "must be a non-empty text"),
+        ("namespace", "", "must be a non-empty string"),
+        ("namespace", 3, "must be a non-empty string"),
         ("tasks", ["billing.*"], "options by pattern"),
     ],
 )

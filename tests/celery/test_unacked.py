@@ -197,6 +197,17 @@ def watched(broker, dead, looker) -> Any:
     return found
 
 
+def test_who_finds_a_message_without_a_stamp_does_not_take_away_the_one_that_came_meanwhile(broker, dead, looker):
+    broker.charge.delay(1)
+    tag = dead.fetch().delivery_tag
+    looker.tick()
+    dead.tick()
+    stamps = next(key for key in broker.raw.keys("taskguard.*.unacked"))
+    before = broker.raw.zscore(stamps, tag)
+    looker.rescuer._unacked.stamp([tag], seen=True)
+    assert broker.raw.zscore(stamps, tag) == before
+
+
 def test_a_message_is_given_back_once(broker, looker, watched):
     assert give_back(looker, watched) == ["q"]
     assert give_back(looker, watched) == []
@@ -226,6 +237,21 @@ def test_a_message_that_kombu_restored_and_another_worker_fetched_meanwhile_is_n
     looker.rescuer._in_hand = lambda: None
     looker.rescuer.tick()
     assert broker.waiting() == 0
+
+
+def test_a_message_that_kombu_puts_back_and_leaves_in_its_index_meanwhile_is_not_given_back_once_more(
+    broker, dead, looker, watched, monkeypatch
+):
+    ours = looker.rescuer._unacked
+    find = ours._queues
+
+    def restore_and_find(*args: Any) -> list[str]:  # between the reading of the message and the step that moves it
+        dead.channel._restore(dead.in_hand()[watched.tag])
+        return find(*args)
+
+    monkeypatch.setattr(ours, "_queues", restore_and_find)
+    assert give_back(looker, watched) == []
+    assert broker.waiting() == 1
 
 
 def test_a_late_acknowledgement_takes_nothing_from_the_worker_that_has_the_message_now(broker, dead, looker, watched):
@@ -305,7 +331,8 @@ def test_after_a_sleep_of_all_workers_nobody_counts_as_dead_before_it_could_say_
     living = Hands(broker)
     broker.charge.delay(1)
     living.fetch()
-    tick_for(0.3, living, looker)
+    tick_for(0.3, looker, living)
+    tick_for(0.2, looker)  # its stamp is due
     time.sleep(2 * LEASE + unacked.TIMEOUT)  # the machine was suspended
     looker.tick()
     tick_for(LONG, living, looker)

@@ -126,7 +126,7 @@ def test_one_setting_switches_it_off(store: Store):
 
 
 def test_a_setting_that_is_neither_is_an_error(store: Store):
-    with pytest.raises(ConfigurationError, match="history='no'"):
+    with pytest.raises(ConfigurationError, match="history must be True or False, not 'no'"):
         Guard(store, history="no")  # type: ignore[arg-type]
 
 
@@ -193,7 +193,7 @@ def test_a_history_that_fails_breaks_no_job(caplog: pytest.LogCaptureFixture):
     guard.run("key", int, keep_for=60)
     guard.recorder.flush(last=True)
 
-    assert "2 decisions are not written to the history" in caplog.text
+    assert "could not write 2 decisions to the history" in caplog.text
 
 
 def test_a_store_without_a_history_is_a_store():
@@ -232,7 +232,7 @@ def test_many_decisions_at_once_are_told_at_once(monkeypatch: pytest.MonkeyPatch
 
 def test_a_key_that_the_store_cannot_have_keeps_no_other_from_being_told(store: Store):
     guard = Guard(store, patience=0)
-    guard.tell("duplicate", Claimant("with \0", "owner", "attempt"))  # which PostgreSQL refuses
+    guard.report("duplicate", Claimant("with \0", "owner", "attempt"))  # which PostgreSQL refuses
     guard.run("key", int, keep_for=60)
     assert guard.recorder is not None
     guard.recorder.flush()

@@ -23,6 +23,7 @@ from taskguard.cli.watch import Watched
 from taskguard.protocol.store import Claim
 from tests.cli.conftest import Run
 from tests.cli.terminal import Terminal
+from tests.drivers import without_psycopg
 from tests.servers import RedisServer, require
 from tests.waiting import wait_until
 
@@ -226,6 +227,22 @@ def test_the_store_of_an_app_that_is_named_is_its_own(run: Run, tmp_path: Path, 
     with Guard(url, namespace="its-own").hold("invoice"):
         assert "invoice" in run("ls", "-A", name).output
         assert "invoice" not in run("ls", "-A", name, "--store", "memory://").output
+
+
+@pytest.mark.parametrize("command", ["ls", "doctor"])
+def test_an_app_whose_store_lacks_its_driver_is_told_what_to_install(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+):
+    name = f"poor_{uuid4().hex[:8]}"
+    (tmp_path / f"{name}.py").write_text(
+        "from celery import Celery\napp = Celery('poor', broker='memory://')\n"
+        "app.conf.taskguard_store = 'postgresql://127.0.0.1/taskguard'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    without_psycopg(monkeypatch)
+    result = run(command, "-A", name)
+
+    assert result.exit_code != 0 and "pip install 'celery-taskguard[postgresql]'" in result.output
 
 
 def test_a_call_is_found_by_the_arguments_that_its_key_is_made_of(run: Run, tmp_path: Path, monkeypatch: Any):

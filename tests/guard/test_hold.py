@@ -49,7 +49,10 @@ def test_the_block_has_the_fence_and_others_are_kept_out(guard: Guard, store: Me
 def test_a_key_that_is_held_is_an_error_with_the_facts(guard: Guard, store: MemoryStore):
     lease = claimed(store, "alice")
 
-    with pytest.raises(DuplicateTaskError, match="key is running by alice since .* UTC") as caught, guard.hold("key"):
+    with (
+        pytest.raises(DuplicateTaskError, match="key is already running .owner alice, since .* UTC") as caught,
+        guard.hold("key"),
+    ):
         pytest.fail("entered")
     assert not isinstance(caught.value, WaitTimeoutError)
     assert (caught.value.owner, caught.value.token, caught.value.state) == ("alice", lease.token, "running")
@@ -198,7 +201,7 @@ def test_a_bad_option_is_one_clear_error(guard: Guard, options: dict[str, object
 
 @pytest.mark.parametrize("key", ["", None, 3])
 def test_a_key_that_is_no_text_is_one_clear_error(guard: Guard, key: object):
-    with pytest.raises(ConfigurationError, match="must be a non-empty text"), guard.hold(key):  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="must be a non-empty string"), guard.hold(key):  # type: ignore[arg-type]
         pytest.fail("entered")
 
 

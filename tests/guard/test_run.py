@@ -197,7 +197,7 @@ def test_an_outcome_that_came_too_late_is_refused(guard: Guard, store: MemorySto
 
 
 def test_running_a_key_within_its_own_hold_is_an_error_not_a_wait(guard: Guard):
-    with guard.hold("key"), pytest.raises(ConfigurationError, match="call the function itself"):
+    with guard.hold("key"), pytest.raises(ConfigurationError, match="call the function directly"):
         guard.run("key", lambda: 1, keep_for=60)
 
 

@@ -91,7 +91,7 @@ def test_a_guard_by_itself():
 
 def test_the_variable_switches_a_whole_process_off(monkeypatch, caplog):
     monkeypatch.setenv("TASKGUARD_OFF", "1")
-    monkeypatch.setattr(switch, "_told", False)
+    monkeypatch.setattr(switch, "_has_warned", False)
     with caplog.at_level(logging.WARNING, "taskguard"):
         assert switch.is_off() and switch.is_off()
 

@@ -22,6 +22,7 @@ from taskguard.rq import CallInfo, GuardedQueue, singleton_task
 from taskguard.rq.job_metadata import read, written
 from taskguard.rq.outcomes import QueueOutcomes
 from taskguard.rq.owner import job_id_of, owner_of, shown
+from taskguard.rq.queue import claiming
 from tests.rq import jobs
 from tests.rq.scene import OURS, ROOT, Scene
 
@@ -105,10 +106,10 @@ def test_options_that_are_rqs_go_to_rq(scene: Scene):
 
 
 def test_the_queue_that_was_given_stays_as_it_is():
-    made = elsewhere.taskguard.queue
+    made = claiming(elsewhere.taskguard.destination)
 
     assert isinstance(made, GuardedQueue) and type(queue_of_others) is Queue
-    assert isinstance(named.taskguard.queue, GuardedQueue) and named.taskguard.queue.name == "named"
+    assert named.taskguard.destination.name == "named"
 
 
 def test_a_method_of_an_object(scene: Scene):
@@ -149,8 +150,8 @@ def test_a_function_that_a_worker_would_not_find_is_refused(scene: Scene):
         ({"on_store_error": "ignore"}, "write retry, fail or run_unguarded"),
         ({"listeners": print}, "must be a list of functions"),
         ({"listeners": ["print"]}, "must be a list of functions"),
-        ({"namespace": ""}, "namespace must be a non-empty text"),
-        ({"namespace": 3}, "namespace must be a non-empty text"),
+        ({"namespace": ""}, "namespace must be a non-empty string"),
+        ({"namespace": 3}, "namespace must be a non-empty string"),
         ({"store": 3}, "store must be the URL of a store"),
         ({"key": "nothing"}, "not a parameter"),
     ],

@@ -61,7 +61,7 @@ def test_every_error_can_be_imported_from_the_top():
 def test_a_duplicate_says_who_holds_the_key_and_since_when():
     error = errors.DuplicateTaskError("report:7", "alice", "running", 1_700_000_000, 42)
 
-    assert str(error) == "report:7 is running by alice since 2023-11-14 22:13:20 UTC, token 42"
+    assert str(error) == "report:7 is already running (owner alice, since 2023-11-14 22:13:20 UTC, token 42)"
 
 
 def test_an_error_raised_in_a_thread_is_pickled_as_the_public_one():

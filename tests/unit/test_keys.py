@@ -439,7 +439,7 @@ def test_two_keys_of_callers_are_two_keys():
 
 @pytest.mark.parametrize("wrong", ["", None, 5])
 def test_a_callers_own_key_is_text(wrong):
-    with pytest.raises(KeyArgumentError, match="a str that is not empty"):
+    with pytest.raises(KeyArgumentError, match="must be a non-empty string"):
         maker().explicit(wrong)
 
 
@@ -778,7 +778,7 @@ def test_what_has_no_form_inside_a_model_is_named_with_its_field(pydantic):
 def test_keys_are_made_without_importing_pydantic():
     program = "import sys, taskguard.keys, taskguard.protocol.policy; sys.exit('pydantic' in sys.modules)"
 
-    assert subprocess.run([sys.executable, "-c", program], cwd=pathlib.Path(__file__).parent.parent).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], cwd=pathlib.Path(__file__).parents[2]).returncode == 0
 
 
 # -- what has no form --------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ def short(value: object) -> str:
     ("key", "said"),
     [
         ("", "empty"),
-        (7, "must be a non-empty text"),
+        (7, "must be a non-empty string"),
         ("a\0b", "NUL"),
         ("a\ud800", "lone surrogate.*replace"),
         ("x" * 1025, "1025 bytes.*1024.*digest"),
@@ -50,7 +50,7 @@ def test_all_names_together_fit_the_index_of_the_narrowest_store():
 
 def test_a_claim_that_is_refused_says_whose_it_is():
     claim = Claim("invoice:42", "job-7", "a", lease=float("nan"), keep_for=60)
-    with pytest.raises(ConfigurationError, match="invoice:42, owner job-7: lease=nan must be"):
+    with pytest.raises(ConfigurationError, match="invoice:42, owner job-7: lease must be .* not nan"):
         names.check_claim(claim)
 
 

@@ -135,19 +135,19 @@ def test_a_policy_survives_pickling():
         ),
         ("on_conflict", None, 'write one of: "skip"'),
         ("on_conflict", {"enqueue": "skip"}, 'write on_conflict={"enqueue": "skip", "run": "wait"}, or one word'),
-        ("on_conflict", {"enqueue": "skip", "run": "skip", "beat": "skip"}, "at both stages and at no other; write"),
+        ("on_conflict", {"enqueue": "skip", "run": "skip", "beat": "skip"}, 'exactly the keys "enqueue" and "run"'),
         (
             "on_conflict",
             {"enqueue": "skip", "run": "rase"},
             'on_conflict["run"]="rase" is not known (did you mean raise?)',
         ),
         ("on_conflict", OnConflict("skip", "rase"), "did you mean raise?"),  # type: ignore[arg-type]
-        ("lease", True, "write seconds, lease=30, or a timedelta, lease=timedelta(seconds=30)"),
-        ("lease", None, "write seconds, lease=30"),
-        ("lease", "30", 'lease="30" is not a duration; write seconds'),
-        ("lease", float("nan"), "write seconds"),
-        ("lease", float("inf"), "write seconds"),
-        ("lease", 10**400, "write seconds"),
+        ("lease", True, "write lease=30 or lease=timedelta(seconds=30)"),
+        ("lease", None, "write lease=30"),
+        ("lease", "30", 'lease must be a number of seconds or a timedelta, not "30"; write lease=30'),
+        ("lease", float("nan"), "must be a number of seconds"),
+        ("lease", float("inf"), "must be a number of seconds"),
+        ("lease", 10**400, "must be a number of seconds"),
         ("lease", 0, "write lease=0.05 or more"),
         ("lease", -1, "write lease=0.05 or more"),
         (
@@ -156,17 +156,17 @@ def test_a_policy_survives_pickling():
             "lease=0.049 is shorter than 0.05 seconds, too short to be renewed three times; write lease=0.05",
         ),
         ("keep_for", 0, "write keep_for=60 or more"),
-        ("keep_for", timedelta(seconds=-1), "keep_for=-1 is not a time that can pass; write keep_for=60 or more"),
-        ("keep_for", False, "write seconds, keep_for=30"),
+        ("keep_for", timedelta(seconds=-1), "keep_for must be a positive number of seconds, not -1; write keep_for=60"),
+        ("keep_for", False, "write keep_for=30"),
         ("hold_at_most", 0, "write hold_at_most=60 or more"),
         ("hold_at_least", -5, "write hold_at_least=1 or more"),
-        ("hold_at_least", "1h", "write seconds, hold_at_least=30"),
+        ("hold_at_least", "1h", "write hold_at_least=30"),
         ("wait_up_to", -1, "write wait_up_to=1 or more"),
-        ("wait_up_to", None, "write seconds, wait_up_to=30"),
-        ("max_starts", 0, "write a whole number, max_starts=1 for at most one start"),
-        ("max_starts", True, "write a whole number"),
-        ("max_starts", 2.0, "write a whole number"),
-        ("max_starts", None, "write a whole number"),
+        ("wait_up_to", None, "write wait_up_to=30"),
+        ("max_starts", 0, "max_starts must be a whole number from 1, not 0; write max_starts=1 for at most one start"),
+        ("max_starts", True, "must be a whole number from 1"),
+        ("max_starts", 2.0, "must be a whole number from 1"),
+        ("max_starts", None, "must be a whole number from 1"),
         ("key_space", "", 'write one such as key_space="billing", or leave it out'),
         ("key_space", 5, 'write one such as key_space="billing"'),
         ("enforce", "no", "write enforce=True or enforce=False"),
@@ -207,7 +207,10 @@ PAIRS = [
     ({"on_done": "reuse"}, "write keep_for=86400 for a day"),
     ({"on_done": "reuse_success"}, "write keep_for=86400 for a day"),
     ({"keep_for": 20}, "write keep_for=30 or more"),
-    ({"lease": 10_000_000}, "write keep_for=10000000 or more, or a short lease: it is renewed while the job runs"),
+    (
+        {"lease": 10_000_000},
+        "write keep_for=10000000 or more, or a short lease: taskguard renews it while the job runs",
+    ),
     ({"hold": "queued", "on_done": "reuse", "keep_for": 60}, 'write hold="until_done", or leave on_done out'),
     ({"hold": "queued", "on_done": "reuse_success", "keep_for": 60}, 'write hold="until_done", or leave on_done out'),
     ({"wait_up_to": 60}, 'write on_conflict="wait", or leave wait_up_to out'),
@@ -261,15 +264,20 @@ def test_what_is_said_for_a_stage_without_twins_is_let_through(hold, on_conflict
 def test_all_that_is_wrong_is_said_at_once():
     said = refusal(lese=5, lease=True, on_done="reuse", hold_at_least=90, hold_at_most=60, key="{}")
 
-    assert said.startswith("5 things cannot work:\n- there is no option lese (did you mean lease?)")
-    for part in ("\n- lease=True", "\n- on_done=", "\n- hold_at_least=90", "\n- key='{}'"):
+    assert said.startswith("5 problems with the options:\n- there is no option lese (did you mean lease?)")
+    for part in (
+        "\n- lease must be a number of seconds or a timedelta, not True",
+        "\n- on_done=",
+        "\n- hold_at_least=90",
+        "\n- key='{}'",
+    ):
         assert part in said
 
 
 def test_an_option_that_cannot_be_read_is_not_also_compared_with_others():
     said = refusal(lease="abc", hold_at_most=10)
 
-    assert said.startswith('lease="abc" is not a duration')
+    assert said.startswith('lease must be a number of seconds or a timedelta, not "abc"')
     assert "longer" not in said
 
 

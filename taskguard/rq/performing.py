@@ -1,0 +1,63 @@
+"""A job in the hands of one of our workers, or of a queue that runs it at once: what runs is what guards its function.
+
+A plain worker calls the function itself. That is enough for a function that is decorated, and not for one that is
+guarded by its name, or that a schedule calls.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+from typing import Any
+
+from taskguard.fence import current_fence
+from taskguard.keys.signatures import fence_parameter
+from taskguard.rq.guarded_job import NotedJob, noted_class
+from taskguard.rq.guarding import guard_of
+
+
+class PerformedJob(NotedJob):
+    def _execute(self) -> Any:
+        own = guard_of(self.func)
+        guarded = self.guard_at(self.queue_class) if own is None else own
+        if self.note.slot is None and guarded is own:
+            if own is None and self.note.key:
+                from taskguard.rq.unguarded import let_run
+
+                let_run(self)
+            return super()._execute()  # which guards itself, if it is guarded
+        from taskguard.rq.delivery import deliver  # most jobs do without
+
+        args = self.args if self.instance is None else (self.instance, *self.args)
+        if guarded is None:
+            return deliver(self, None, self._call_plain, args, self.kwargs)
+        return deliver(self, guarded, lambda: guarded.call(args, self.kwargs), args, self.kwargs)
+
+    def _call_plain(self) -> Any:
+        """A plain function that a schedule calls is given the fence of its slot, where it wants one."""
+        name = _fence_wanted(self)
+        if name is None:
+            return super()._execute()
+        return self.func(*self.args, **self.kwargs, **{name: current_fence()})
+
+
+def performed(job: Any) -> Any:
+    """The very same job, ready to be run."""
+    if not isinstance(job, PerformedJob):
+        job.__class__ = _performed_class(noted_class(type(job)))
+    return job
+
+
+@cache
+def _performed_class(base: Any) -> Any:
+    return PerformedJob if base is NotedJob else type(base.__name__, (PerformedJob, base), {})
+
+
+def _fence_wanted(job: NotedJob) -> str | None:
+    """The parameter of a plain function that is given the fence, unless its caller gives it."""
+    function = job.func
+    if not inspect.isfunction(function):
+        return None
+    name = fence_parameter(function)
+    given = inspect.signature(function).bind_partial(*job.args, **job.kwargs).arguments
+    return None if name in given else name
