@@ -96,9 +96,8 @@ def _locked(path: Path, wait_up_to: float) -> Iterator[int]:
                 try:
                     yield lock
                 finally:
-                    fcntl.flock(
-                        lock, fcntl.LOCK_UN
-                    )  # explicitly: a child forked meanwhile has the file open too, and would keep the lock
+                    # Explicitly: a child forked in between has the file open too, and would keep the lock.
+                    fcntl.flock(lock, fcntl.LOCK_UN)
                 return
         finally:
             os.close(lock)
