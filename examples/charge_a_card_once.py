@@ -1,4 +1,4 @@
-"""A card is charged once, and booked once, although the worker dies at the worst moments.
+"""Charges a card once and books it once, although the worker dies at the worst moments.
 
 python examples/charge_a_card_once.py
 """
@@ -9,7 +9,7 @@ from taskguard import Fence, Guard
 
 
 class Provider:
-    """Stands for a payment API that takes an idempotency key: the same key is the same charge."""
+    """A payment API with idempotency keys: the same key is the same charge."""
 
     def __init__(self) -> None:
         self.charges: dict[str, int] = {}
@@ -20,7 +20,7 @@ class Provider:
 
 
 class Killed(BaseException):
-    """Stands for kill -9: nothing after it runs."""
+    """Simulates kill -9."""
 
 
 provider = Provider()
@@ -33,13 +33,13 @@ accidents = iter(["after the charge", "after the commit"])
 
 def charge(order_id: int, cents: int, fence: Fence) -> str:
     accident = next(accidents, None)
-    # 1. The provider goes by the key, which is the same in every run of this work: a second request is the same charge.
+    # 1. The key is the same in every run of this work: the provider treats a second request as the same charge.
     receipt = provider.charge(cents, fence.idempotency_key)
     if accident == "after the charge":
         raise Killed
-    # 2. Our own books go by `once`: the row and the memory of it commit together.
+    # 2. `once` protects our own books: the row and the record that it happened commit together.
     with database:
-        fence.protect(database)  # a worker that was replaced while it slept is refused here
+        fence.protect(database)  # raises if a newer holder took over while this worker was paused
         booked = fence.once(database, "booking")
         if booked:
             database.execute("INSERT INTO payment VALUES (?, ?)", (order_id, receipt))
@@ -50,7 +50,7 @@ def charge(order_id: int, cents: int, fence: Fence) -> str:
 
 
 guard = Guard("memory://")
-for _ in range(5):  # the queue delivers the job again and again
+for _ in range(5):  # the queue redelivers the job
     try:
         print(guard.run("charge:7", charge, 7, 4200, keep_for=86400))
     except Killed:

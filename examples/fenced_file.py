@@ -1,4 +1,4 @@
-"""A report that two holders write: the one that was replaced is refused, and a reader sees a whole file.
+"""Two holders write a report: `fenced_replace` refuses the superseded one, and a reader always sees a whole file.
 
 python examples/fenced_file.py
 """
@@ -14,13 +14,13 @@ guard = Guard("memory://")
 report = Path(tempfile.mkdtemp()) / "report.json"
 
 with guard.hold("report") as slow:
-    pass  # it computes, and its process is stopped for so long that its lease is over
+    pass  # its process is stopped until its lease has expired
 
 with guard.hold("report") as newer:
     fenced_replace(report, json.dumps({"rows": 1200}), newer)
 
 try:
-    fenced_replace(report, json.dumps({"rows": 1100}), slow)  # it wakes, and goes on where it was
+    fenced_replace(report, json.dumps({"rows": 1100}), slow)  # it wakes and continues
 except StaleFenceError as refused:
     print(refused)
 

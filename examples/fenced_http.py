@@ -1,4 +1,4 @@
-"""A service that charges: a repetition is answered and not done again, a replaced sender is refused.
+"""A service that charges: it replays the response to a repeated request, and refuses a superseded client.
 
 python examples/fenced_http.py             (with requests; httpx works the same)
 """
@@ -28,7 +28,7 @@ class Quiet(WSGIRequestHandler):
         pass
 
 
-# -- the service: the middleware keeps what it must know in a store, here in this process
+# -- the service: the middleware keeps its state in a store, here in the memory of this process
 server = make_server("127.0.0.1", 0, Fenced(application, Receiver("memory://", caller=anyone)), handler_class=Quiet)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 url = f"http://127.0.0.1:{server.server_port}/charges"
@@ -37,13 +37,13 @@ url = f"http://127.0.0.1:{server.server_port}/charges"
 guard = Guard("memory://")
 
 with guard.hold("order 7") as slow:
-    for _ in range(2):  # the first answer was lost, say
+    for _ in range(2):  # as if the first response was lost
         print(requests.post(url, data="4200", auth=FenceAuth(name="charge"), timeout=10).json())
 
 with guard.hold("order 7") as newer:
     print(requests.post(url, data="100", auth=FenceAuth(name="fee"), timeout=10).json())
 
-# The first one, stopped for longer than its lease, goes on where it was: its headers were made before.
+# The first holder was stopped for longer than its lease. It wakes and sends the headers that it had made before.
 late = {"X-Fencing-Token": str(slow.token), "X-Fencing-Resource": slow.key}
 try:
     raise_if_stale(requests.post(url, data="200", headers=late, timeout=10), slow)

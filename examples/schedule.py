@@ -21,7 +21,7 @@ app.conf.beat_schedule = {
 }
 install(app, store="memory://")
 
-# In production: `celery -A shop beat -S taskguard`, as often as you like.
+# In production, run `celery -A shop beat -S taskguard` on as many hosts as you like.
 beats = [guarded(Scheduler)(app) for _ in range(2)]
 end = time.monotonic() + 3.5
 while time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""A confirmation by e-mail: written down exactly once, sent at least once, and recognisable if it comes twice.
+"""A confirmation by e-mail: decided exactly once, sent at least once, recognisable if it is sent twice.
 
 python examples/send_an_email.py
 """
@@ -11,15 +11,15 @@ database = sqlite3.connect("shop.db")
 database.execute("CREATE TABLE IF NOT EXISTS outbox (message_id TEXT PRIMARY KEY, recipient TEXT, sent INTEGER)")
 database.execute("DELETE FROM outbox")
 database.commit()
-delivered: list[str] = []  # what an SMTP server has taken
+delivered: list[str] = []  # what the SMTP server has accepted
 
 
 class Killed(BaseException):
-    """Stands for kill -9: nothing after it runs."""
+    """Simulates kill -9."""
 
 
 def confirm(order_id: int, recipient: str, fence: Fence) -> None:
-    """The job: change the order, and put the mail into the outbox, in one transaction."""
+    """The job: change the order and write the mail to the outbox, in one transaction."""
     with database:
         fence.protect(database)
         if fence.once(database, "confirmation"):
@@ -28,11 +28,11 @@ def confirm(order_id: int, recipient: str, fence: Fence) -> None:
 
 
 def send_mail(dies: bool = False) -> None:
-    """The sender: one at a time. An SMTP server cannot be fenced: if the connection breaks, nobody knows."""
+    """The sender: one at a time. If the connection breaks, nobody knows whether the server accepted the mail."""
     with guard.hold("outbox", wait_up_to=5) as fence:
         for message_id, _recipient in database.execute("SELECT message_id, recipient FROM outbox WHERE sent = 0"):
-            fence.check()  # as late as possible: it makes the window small, and cannot close it
-            delivered.append(message_id)  # smtp.send_message(...), with Message-ID: the same if it is sent again
+            fence.check()  # as late as possible: it makes the window small but cannot close it
+            delivered.append(message_id)  # smtp.send_message(...), with the same Message-ID each time
             if dies:
                 raise Killed
             with database:
@@ -41,13 +41,13 @@ def send_mail(dies: bool = False) -> None:
 
 
 guard = Guard("memory://")
-for _ in range(3):  # the queue delivers the job again and again
+for _ in range(3):  # the queue redelivers the job
     guard.run("confirm:7", confirm, 7, "alice@example.org", keep_for=86400)
 
 try:
     send_mail(dies=True)
 except Killed:
-    print("the sender died after the server took the mail, and before that was written down")
+    print("the sender died after the server accepted the mail and before it recorded that")
 send_mail()
 send_mail()
 

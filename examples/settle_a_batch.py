@@ -1,4 +1,4 @@
-"""A batch of payouts, each exactly once, although the worker dies in the middle of it.
+"""A batch of payouts: each happens exactly once, although the worker dies in the middle.
 
 python examples/settle_a_batch.py
 """
@@ -18,11 +18,11 @@ dies_at = iter(["carol"])
 
 
 class Killed(BaseException):
-    """Stands for kill -9: nothing after it runs."""
+    """Simulates kill -9."""
 
 
 def settle(batch: str, fence: Fence) -> int:
-    """One short transaction for each item: what was settled stays settled, and nobody waits for the whole batch."""
+    """One short transaction per item: settled items stay settled, and nobody waits for the whole batch."""
     settled = 0
     victim = next(dies_at, None)
     for name, cents in PAYOUTS.items():
@@ -31,7 +31,7 @@ def settle(batch: str, fence: Fence) -> int:
             if fence.once(database, name):
                 database.execute("UPDATE balance SET cents = cents + ? WHERE name = ?", (cents, name))
                 if name == victim:
-                    raise Killed  # this item is rolled back, the ones before it are not
+                    raise Killed  # SQLite rolls back this item, but not the ones before it
                 settled += 1
     return settled
 
@@ -41,7 +41,7 @@ try:
     guard.run("settle:2026-11", settle, "2026-11", keep_for=86400)
 except Killed:
     print("the worker died at carol")
-print("another one settles the other", guard.run("settle:2026-11", settle, "2026-11", keep_for=86400))
+print("the next worker settles the other", guard.run("settle:2026-11", settle, "2026-11", keep_for=86400))
 
 assert dict(database.execute("SELECT name, cents FROM balance")) == PAYOUTS
 print("each was paid once")

@@ -106,7 +106,7 @@ class Listeners:
     def add(self, listener: Listener) -> None:
         self._listeners.append(listener)
 
-    def tell(self, event: Event) -> None:
+    def notify(self, event: Event) -> None:
         for listener in self._listeners:
             try:
                 listener(event)

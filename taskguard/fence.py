@@ -128,7 +128,7 @@ class Fence:
         Runs one statement in the caller's own transaction. Make it the first one: a newer holder then waits until this
         transaction ends, and an older one is refused. *resource* is the key by default.
         """
-        from taskguard.fencing.marks import protect
+        from taskguard.fencing.high_water import protect
 
         protect(self, connection, resource)
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from taskguard.engine.claiming import Claiming
 from taskguard.engine.hold import Hold
 from taskguard.engine.under import run_claimed
-from taskguard.engine.unguarded import lone_fence
+from taskguard.engine.unguarded import UnguardedFence
 from taskguard.engine.work import Work
 from taskguard.errors import (
     ConfigurationError,
@@ -172,7 +172,7 @@ class Guard:
         )
         name = fence_parameter(function)
         if is_off():
-            with lone_fence(key, self.new_owner()) as fence:
+            with UnguardedFence(key, self.new_owner()) as fence:
                 return function(*args, **({name: fence} if name else {}))
         owner, floor = self.new_owner(), 0
         known_by = key if on_done != "rerun" else owner
@@ -232,7 +232,7 @@ class Guard:
         *,
         idempotency_key: str | None = None,
         effect_key: str | None = None,
-        tell: bool = True,
+        report: bool = True,
         again: bool = False,
     ) -> Work | Held | Completed:
         """Claim the key to run the body now.
@@ -240,13 +240,13 @@ class Guard:
         Raises `TooManyStartsError`, after failing the job for good, if its workers died too often. *effect_key* is the
         key under which `fence.once` records effects, if that is not the idempotency key.
         """
-        asked, answer = self.ask(claim, tell=tell, again=again)
+        asked, answer = self.ask(claim, report=report, again=again)
         if not isinstance(answer, Lease):
             return answer
         work = Work(self, policy, answer, asked, idempotency_key or claim.owner, effect_key=effect_key)
         if answer.starts > policy.max_starts:
             error = TooManyStartsError(claim.key, claim.owner, answer.starts, policy.max_starts)
-            self.tell("too_many_starts", answer, token=answer.token, detail=str(error))
+            self.report("too_many_starts", answer, token=answer.token, detail=str(error))
             work.fail(error)
             raise error
         return work
@@ -255,7 +255,7 @@ class Guard:
         self,
         claim: Claim,
         *,
-        tell: bool = True,
+        report: bool = True,
         again: bool = False,
         patience: float | None = None,
         arguments: str = "",
@@ -288,16 +288,16 @@ class Guard:
         asked, answer = self._patiently(once, claim, patience)
         # Not between a grant and its body: if the server stopped answering just then, the lease would expire.
         if not isinstance(answer, Lease) or answer.state == "queued":
-            self._evictions.warn(self.tell, claim)
-        if tell and not (again and isinstance(answer, Held)):
+            self._evictions.warn(self.report, claim)
+        if report and not (again and isinstance(answer, Held)):
             self._tell_of_answer(claim, answer, arguments)
         return asked, answer
 
     def settle(self, claimant: Claimant, verb: Callable[[], bool], kind: Kind, *, patience: float = 0.0) -> bool:
         """End a claim, retrying while the store does not answer; False if the store refuses."""
         done = self._patiently(verb, claimant, max(self.patience, patience))
-        self._evictions.warn(self.tell, claimant)
-        self.tell(kind if done else "refused", claimant, token=getattr(claimant, "token", 0))
+        self._evictions.warn(self.report, claimant)
+        self.report(kind if done else "refused", claimant, token=getattr(claimant, "token", 0))
         return done
 
     def free(self, key: str, *, token: int = 0, by: str = "") -> bool:
@@ -307,7 +307,7 @@ class Guard:
         if freed:
             owner = entry.owner if entry is not None else ""
             detail = f"by hand, {by}" if by else "by hand"
-            self.tell("released", Claimant(key, owner, ""), token=token or getattr(entry, "token", 0), detail=detail)
+            self.report("released", Claimant(key, owner, ""), token=token or getattr(entry, "token", 0), detail=detail)
         return freed
 
     def raise_tokens(self, key: str, floor: int, policy: Policy) -> None:
@@ -319,7 +319,7 @@ class Guard:
         if not floor:
             return
         with suppress(StoreError):
-            asked, answer = self.ask(self.new_claim(key, self.new_owner(), policy, floor=floor), tell=False)
+            asked, answer = self.ask(self.new_claim(key, self.new_owner(), policy, floor=floor), report=False)
             if isinstance(answer, Lease):
                 Work(self, policy, answer, asked, answer.owner).give_up()
 
@@ -330,11 +330,11 @@ class Guard:
         except Exception as why:  # whatever an object raises when it is serialized: the work is done all the same
             if came_by_signal(why):
                 raise
-            self.tell("not_kept", claimant, token=getattr(claimant, "token", 0), detail=str(why))
+            self.report("not_kept", claimant, token=getattr(claimant, "token", 0), detail=str(why))
             return None
 
-    def tell(self, kind: Kind, claimant: Claimant, **facts: Any) -> None:
-        self.listeners.tell(Event(kind=kind, key=claimant.key, owner=claimant.owner, **facts))
+    def report(self, kind: Kind, claimant: Claimant, **facts: Any) -> None:
+        self.listeners.notify(Event(kind=kind, key=claimant.key, owner=claimant.owner, **facts))
 
     def _patiently(self, verb: Callable[[], T], claimant: Claimant, patience: float) -> T:
         started, waits = since_boot(), None
@@ -348,14 +348,14 @@ class Guard:
                 if passing:
                     self._last_failure = since_boot()
                 if not passing or since_boot() + pause >= started + patience:
-                    self.tell("store_unavailable" if passing else "store_failed", claimant, detail=str(error))
+                    self.report("store_unavailable" if passing else "store_failed", claimant, detail=str(error))
                     raise
             time.sleep(pause)
 
     def _tell_of_answer(self, claim: Claim, answer: Lease | Held | Completed, arguments: str) -> None:
         if isinstance(answer, Lease):
             kind: Kind = "took_over" if answer.took_over else "claimed"
-            self.tell(kind, claim, token=answer.token, state=answer.state, lasts=claim.lease, arguments=arguments)
+            self.report(kind, claim, token=answer.token, state=answer.state, lasts=claim.lease, arguments=arguments)
             return
         facts: dict[str, Any] = {
             "token": answer.token,
@@ -364,15 +364,15 @@ class Guard:
             "differs": differing(claim.payload, answer.payload),
         }
         if isinstance(answer, Held):
-            self.tell("duplicate", claim, state=answer.state, since=answer.since, **facts)
+            self.report("duplicate", claim, state=answer.state, since=answer.since, **facts)
         else:
-            self.tell("reused", claim, state=answer.how, since=answer.at, **facts)
+            self.report("reused", claim, state=answer.how, since=answer.at, **facts)
 
 
 def _tell_of_holding(listeners: Listeners, holding: Holding, kind: Kind, detail: str) -> None:
     # Takes the listeners and not the guard: the renewing thread must not keep the guard alive.
     lease = holding.lease
-    listeners.tell(Event(kind=kind, key=lease.key, owner=lease.owner, token=lease.token, detail=detail))
+    listeners.notify(Event(kind=kind, key=lease.key, owner=lease.owner, token=lease.token, detail=detail))
 
 
 def new_attempt() -> str:

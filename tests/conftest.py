@@ -10,6 +10,7 @@ import pytest
 pytest.register_assert_rewrite("taskguard.testing.contract", "taskguard.testing.walks", "taskguard.testing.histories")
 
 from taskguard import TaskguardError  # noqa: E402 - after the rewriting was asked for
+from taskguard.runtime import breaker  # noqa: E402
 from taskguard.testing.clock import FakeClock  # noqa: E402 - after the rewriting was asked for
 from tests.servers import (  # noqa: E402
     PgBouncer,
@@ -61,6 +62,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             report.outcome = "failed"
             report.longrepr = f"{item.nodeid} passes on the naive lock: it does not bite"
     return report
+
+
+@pytest.fixture(autouse=True)
+def no_outage_of_another_test() -> Iterator[None]:
+    """What a process knows of an outage goes by the store's address, which tests share."""
+    yield
+    breaker._by_address.clear()
 
 
 @pytest.fixture

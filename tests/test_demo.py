@@ -53,8 +53,8 @@ def test_the_demo_keeps_the_score_and_leaves_the_broker_of_the_user_alone():
     assert score["right"]
     assert all(act["found"] == act["expected"] for act in score["acts"] if act["is_guarded"])
     assert [act["doubled"] for act in score["acts"] if not act["is_guarded"]] == [1]
-    assert "500 calls: 1 published, 499 answered with its handle" in done.stderr
-    assert "by a higher token, and charged" in done.stderr
+    assert "500 calls: 1 published, 499 got its handle" in done.stderr
+    assert "under a higher token, and charged" in done.stderr
     assert "is refused                   charges a second time" in done.stderr
     assert max(map(len, done.stderr.splitlines())) <= 80
 

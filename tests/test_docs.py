@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.parity import MISSING
-from tests.scenarios.queues import CELERY
+from tests.scenarios.queues import CELERY, RQ
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -56,21 +56,36 @@ def test_the_promises_of_the_protocol_are_all_there():
     assert [number for number in range(1, 9) if f"\n    {number}. " not in (Store.__doc__ or "")] == []
 
 
-def _rows_of_events() -> list[str]:
-    page = (ROOT / "docs" / "celery.md").read_text()
-    table = page.partition("| event | entry | test |\n|---|---|---|\n")[2].partition("\n\n")[0]
-    return table.splitlines()
+EVENTS = re.compile(r"^\| event \| .* \|\n\|---\|---\|\n((?:\|.*\n)+)", re.M)
+TESTED = dict(zip((CELERY, RQ), EVENTS.findall((ROOT / "docs" / "events-tested.md").read_text()), strict=True))
 
 
-@pytest.mark.parametrize("row", _rows_of_events(), ids=lambda row: row.split("|")[1].strip()[:40])
-def test_each_event_of_the_table_has_a_test(row: str):
-    places = (ROOT / "tests" / "celery", ROOT / "tests" / "scenarios")
-    tests = "\n".join(path.read_text() for place in places for path in place.glob("test_*.py"))
-    named = re.findall(r"`(test_\w+)`", row.split("|")[3])
-
-    assert named and not MISSING[CELERY].keys() & set(named)
-    assert [name for name in named if f"def {name}(" not in tests] == []
+def _cells(table: str) -> list[tuple[str, str]]:
+    rows = [row.strip().strip("|").split(" | ") for row in table.splitlines()]
+    return [(event.strip(), rest.strip()) for event, rest in rows]
 
 
-def test_the_table_of_events_is_there():
-    assert len(_rows_of_events()) > 30
+@pytest.mark.parametrize("queue", [CELERY, RQ])
+def test_each_event_of_a_queue_is_in_the_list_of_tests(queue: str):
+    events = EVENTS.findall((ROOT / "docs" / f"{queue}.md").read_text())
+
+    assert len(events) == 1
+    assert [event for event, _ in _cells(events[0])] == [event for event, _ in _cells(TESTED[queue])]
+    assert len(_cells(events[0])) > 30
+
+
+@pytest.mark.parametrize(
+    ("queue", "tests"),
+    [
+        pytest.param(queue, tests, id=f"{queue}-{event[:60]}")
+        for queue, table in TESTED.items()
+        for event, tests in _cells(table)
+    ],
+)
+def test_each_event_has_tests(queue: str, tests: str):
+    places = (ROOT / "tests" / queue, ROOT / "tests" / "scenarios")
+    written = "\n".join(path.read_text() for place in places for path in place.glob("test_*.py"))
+    named = re.findall(r"`(test_\w+)`", tests)
+
+    assert named and not MISSING[queue].keys() & set(named)
+    assert [name for name in named if f"def {name}(" not in written] == []

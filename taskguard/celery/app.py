@@ -12,7 +12,8 @@
 7. `app.task` is wrapped: it refuses to make a plain task of a guarded one: see `stacking.py`.
 8. A receiver of `before_task_publish`, for guarded tasks only, takes two properties out of their messages:
    `message_repr.py`.
-9. In a worker `app.steps["consumer"]` has one step more, which brings back the messages of dead workers: `rescue.py`.
+9. In a worker `app.steps["consumer"]` has two steps more: one brings back the messages of dead workers (`rescue.py`),
+   one writes the file of `taskguard_health_file`, if there is to be one (`health_step.py`).
 
 The wrappers are attributes of that one app; Celery's classes are not touched.
 """
@@ -30,11 +31,14 @@ from celery.signals import worker_init
 from taskguard.celery.delivery import in_hand
 from taskguard.celery.guarding import ATTRIBUTE, Guarding, is_installed
 from taskguard.celery.headers import AS_IS, IDEMPOTENCY_KEY, Call, without_local
+from taskguard.celery.internals import APPS, require_names
 from taskguard.celery.publish import publish
 from taskguard.celery.result import handle, info
 from taskguard.celery.scheduled import watch_slots
 from taskguard.celery.stacking import refuse_guarded, refuse_guarded_body
 from taskguard.runtime.switch import is_off
+
+require_names(APPS)
 
 _LIBRARIES = ("celery", "taskguard")
 
@@ -103,14 +107,15 @@ def _install(app: Celery) -> None:
     _guard_by_name(app, guarding)
     _refuse_plain_tasks_of_guarded_ones(app)
     watch_slots()
-    worker_init.connect(_rescue_messages)
+    worker_init.connect(_add_steps)
 
 
-def _rescue_messages(sender: Any = None, **_: Any) -> None:
+def _add_steps(sender: Any = None, **_: Any) -> None:
     if sender is not None and is_installed(sender.app):
-        from taskguard.celery.rescue_step import RescueStep  # the worker's own code
+        from taskguard.celery.health_step import HealthStep  # the worker's own code
+        from taskguard.celery.rescue_step import RescueStep
 
-        sender.app.steps["consumer"].add(RescueStep)
+        sender.app.steps["consumer"].update((HealthStep, RescueStep))
 
 
 def _publish_unguarded(call: Call) -> Any:

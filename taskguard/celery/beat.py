@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import cache, partial
@@ -16,15 +17,21 @@ from typing import Any
 from celery import Celery
 from celery.beat import PersistentScheduler, Scheduler
 from celery.utils.imports import symbol_by_name
+from celery.utils.log import get_logger
 
 from taskguard.celery.app import install
 from taskguard.celery.guarding import guarding_of, is_installed
 from taskguard.celery.headers import with_envelope
+from taskguard.celery.internals import BEATS, DJANGO, REDBEAT, require_names
 from taskguard.celery.timetable import PREFIX, Facts, entry_of, facts_of, without_ours
 from taskguard.engine.envelope import Envelope
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
+from taskguard.runtime.health_file import HealthFile
 from taskguard.schedule.entry import ScheduledEntry, Slot
+from taskguard.schedule.health import facts_of_schedule
 from taskguard.schedule.keeper import Timekeeper
+
+require_names(BEATS)
 
 __all__ = ["GuardedDatabaseScheduler", "GuardedRedBeatScheduler", "GuardedScheduler", "guarded"]  # noqa: F822  two are made when asked for
 
@@ -33,9 +40,13 @@ TRY_AGAIN = 1.0
 LONGEST_TICK = 5.0
 """Seconds after which the scheduler's list of entries is read again."""
 SAY_AGAIN = 60.0
+MOST_REMEMBERED = 10_000
+"""Slots of which a beat remembers with which headers it sent them."""
 _STORE = ""
 
 _logger = logging.getLogger("taskguard")
+_beat_logger = get_logger("celery.beat")
+"""That of Celery's schedulers and of RedBeat's."""
 
 
 class Guarded(Scheduler):  # type: ignore[misc]
@@ -52,6 +63,11 @@ class Guarded(Scheduler):  # type: ignore[misc]
         self._lines: dict[str, tuple[Facts, ScheduledEntry]] = {}
         self._complaints: dict[str, tuple[str, float]] = {}
         self._once: dict[str, tuple[Any, ScheduledEntry]] = {}
+        self._sent: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        """The options that the message of a slot had, by its job id."""
+        self._failures: list[Exception] = []
+        self._store_error: str | None = None
+        self._health = HealthFile.of("beat", guarding_of(app).settings.health_file) if not lazy else None
         if not lazy:
             self.taskguard = self._new_keeper(workers_know)
 
@@ -73,6 +89,12 @@ class Guarded(Scheduler):  # type: ignore[misc]
 
     def tick(self, *_: Any, **__: Any) -> float:
         """Look at every entry; answers in how many seconds to do so again."""
+        pause = self._look_at_all()
+        if self._health is not None:
+            self._health.write(partial(facts_of_schedule, self.taskguard, self._store_error))
+        return pause
+
+    def _look_at_all(self) -> float:
         pauses = [min(float(self.max_interval), LONGEST_TICK)]
         entries = {}
         try:
@@ -86,8 +108,10 @@ class Guarded(Scheduler):  # type: ignore[misc]
                 pauses.append(self._look(theirs, entry))
         except StoreError as error:  # one that does not answer is not asked about each of a hundred entries
             self._complain(_STORE, f"slots wait for the store: {error}", logging.WARNING)
+            self._store_error = str(error)
             return TRY_AGAIN
         self._complaints.pop(_STORE, None)
+        self._store_error = None
         recently = time.monotonic() - SAY_AGAIN
         self._complaints = {about: said for about, said in self._complaints.items() if said[1] >= recently}
         self._lines = {name: line for name, line in self._lines.items() if name in entries}
@@ -125,7 +149,9 @@ class Guarded(Scheduler):  # type: ignore[misc]
         try:
             if entry.is_once and entry.enabled:
                 self._once[entry.name] = theirs, entry
-            pause = self.taskguard.look(entry, partial(self._publish, theirs))
+            pause = self.taskguard.look(
+                entry, partial(self._publish, theirs), again=partial(self._publish_again, theirs)
+            )
             self._complaints.pop(entry.name, None)
             return pause
         except StoreError:
@@ -141,12 +167,42 @@ class Guarded(Scheduler):  # type: ignore[misc]
             self._complaints[about] = text, time.monotonic()
             _logger.log(level, text, exc_info=error)
 
+    # -- one message -----------------------------------------------------------------------------------------------
+
     def _publish(self, theirs: Any, slot: Slot) -> None:
+        """Send the slot's message as beat sends any: through `apply_entry`, which logs it, and which monitors wrap.
+
+        Once for each slot: Sentry, say, opens a check-in there, and puts its id into the headers of the message.
+        """
+        if slot.job_id in self._sent:
+            self._publish_again(theirs, slot)
+            return
+        message = self._message(theirs, slot)
+        self._failures.clear()
+        try:
+            self.apply_entry(message, producer=self.producer)
+        finally:
+            self._remember(slot, message.options)
+        if self._failures:
+            raise self._failures.pop()  # `apply_entry` only logs it
+        self._advance(theirs)
+
+    def _publish_again(self, theirs: Any, slot: Slot) -> None:
         self.send(theirs, slot)
         self._advance(theirs)
 
     def send(self, theirs: Any, slot: Slot) -> None:
-        """Send the entry's message for that slot."""
+        """Send the slot's message, and no word of it to monitors: it is a further copy, or the slot is long over.
+
+        A copy has the headers of the first one, if this beat sent that, and so belongs to the same check-in.
+        """
+        self._apply_again(self._message(theirs, slot))
+
+    def _apply_again(self, message: Any) -> None:
+        self.apply_async(message, producer=self.producer, advance=False)
+
+    def _message(self, theirs: Any, slot: Slot) -> Any:
+        """The entry as it is sent for that slot."""
         # A copy, as Celery writes into the headers of the entry itself, and the slot would stay in them; and not by
         # copy(), which goes through what entries do to be pickled.
         message = object.__new__(type(theirs))
@@ -159,10 +215,22 @@ class Guarded(Scheduler):  # type: ignore[misc]
             at=time.time(),
         )
         message.kwargs = without_ours(theirs.kwargs, PREFIX)
-        message.options = without_ours(theirs.options)
+        message.options = dict(self._sent.get(slot.job_id) or without_ours(theirs.options))
         message.options["task_id"] = slot.job_id
         message.options["headers"] = with_envelope(message.options.get("headers"), envelope)
-        self.apply_async(message, producer=self.producer, advance=False)
+        return message
+
+    def apply_async(self, entry: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return super().apply_async(entry, *args, **options)
+        except Exception as error:
+            self._failures.append(error)
+            raise
+
+    def _remember(self, slot: Slot, options: dict[str, Any]) -> None:
+        self._sent[slot.job_id] = options
+        if len(self._sent) > MOST_REMEMBERED:
+            self._sent.popitem(last=False)
 
     def _advance(self, theirs: Any) -> None:
         """What the scheduler itself keeps of the run (when, how often) is for people to read."""
@@ -213,8 +281,19 @@ class _ForDjango:
 
 class _ForRedBeat:
     app: Any
+    producer: Any
     Entry: Any
     _complain: Any
+    apply_async: Any
+
+    # RedBeat never calls `apply_entry`, so monitors wrap its `apply_async`; Sentry wraps both, and would count twice.
+
+    def apply_entry(self, entry: Any, producer: Any = None) -> None:
+        _beat_logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
+        self.apply_async(entry, producer=producer, advance=False)
+
+    def _apply_again(self, message: Any) -> None:
+        Scheduler.apply_async(self, message, producer=self.producer, advance=False)
 
     def taskguard_entries(self) -> Iterable[Any]:
         # Its `schedule` has only what is due and not yet advanced by another beat.
@@ -240,10 +319,12 @@ def __getattr__(name: str) -> Any:
     if name == "GuardedDatabaseScheduler":
         from django_celery_beat.schedulers import DatabaseScheduler
 
+        require_names(DJANGO)
         return guarded(DatabaseScheduler)
     if name == "GuardedRedBeatScheduler":
         from redbeat.schedulers import RedBeatScheduler
 
+        require_names(REDBEAT)
         return guarded(RedBeatScheduler)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -91,7 +91,7 @@ class CeleryDelivery(Port):
 
     def fail_all(self, error: BaseException) -> None:
         """The job ends here, whatever became of its claims: Celery is about to call it failed."""
-        steps, layers = [], self.delivery.layers
+        steps, layers = [], self.machine.layers
         for at in range(len(layers) - 1, -1, -1):
             layer = layers[at]
             step = fx.Settle(verb="release", entry=layer.entry, owner=layer.owner, attempt=self.attempt, at=at)
@@ -223,7 +223,7 @@ class CeleryDelivery(Port):
     def note_end(self, how: How) -> None:
         """For the task, which marks the job as answered once Celery has done so."""
         if self.guarded is not None and self.message.is_linked:
-            entry = self.delivery.layers[-1].entry
+            entry = self.machine.layers[-1].entry
             setattr(self.request, ENDED, (Claimant(entry, self.id, self.attempt), how))
 
     def hold_back(self, call: Call) -> Any:

@@ -7,9 +7,9 @@ from typing import Any
 from weakref import proxy
 
 from celery import Celery
-from celery._state import get_current_worker_task
 
 from taskguard.celery.headers import EVENTS
+from taskguard.celery.internals import get_current_worker_task
 from taskguard.events import Event
 from taskguard.keys.maker import space_of
 

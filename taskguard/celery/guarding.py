@@ -19,7 +19,7 @@ from taskguard.celery.outcomes import AppOutcomes
 from taskguard.celery.settings import Settings, check_spelling, checked_names, store_of, visibility_timeout
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.guarded import GuardedFunction
-from taskguard.engine.layers import Layer, Terms, key_layer, queue_entry_of, slot_layer
+from taskguard.engine.layers import Layer, Terms, job_queue_entry, key_layer, slot_layer
 from taskguard.engine.store_identity import Identity
 from taskguard.errors import ConfigurationError
 from taskguard.guard import Guard
@@ -29,8 +29,10 @@ from taskguard.keys.signatures import signature_of
 from taskguard.protocol.names import LONGEST
 from taskguard.protocol.policy import DEFAULT_KEEP, Policy
 from taskguard.protocol.store import Store
+from taskguard.runtime.breaker import Breaker, breaker_of
 from taskguard.runtime.confirmations import Marks
 from taskguard.schedule.note import Note
+from taskguard.stores.unusable import open_for_queue
 
 _logger = logging.getLogger("taskguard")
 
@@ -85,14 +87,17 @@ class Guarding:
         return self._open(f"{url}{'&' if '?' in url else '?'}timeout={CALL_TIMEOUT:g}")
 
     @cached_property
+    def breaker(self) -> Breaker:
+        """For calls: a store that is away is not waited for by each of them."""
+        return breaker_of(self._store) if isinstance(self._store, str) else Breaker()
+
+    @cached_property
     def _store(self) -> Store | str:
         return self.settings.store or store_of(self.app)
 
     def _open(self, store: Store | str) -> Guard:
-        namespace = self.settings.namespace if isinstance(store, str) else None
         guard = Guard(
-            store,
-            namespace=namespace,
+            open_for_queue(store, namespace=self.settings.namespace) if isinstance(store, str) else store,
             outcomes=self.outcomes,
             history=bool(self.settings.history),
             on_evicting_store=self.settings.on_evicting_store,
@@ -169,7 +174,7 @@ class Guarding:
         """What a job claims, from the outside in; and the entry that holds its place in the queue."""
         if slot is None:
             assert guarded is not None
-            return (key_layer(guarded.policy, envelope, task_id),), queue_entry_of(guarded.policy, envelope)
+            return (key_layer(guarded.policy, envelope, task_id),), job_queue_entry(guarded.policy, envelope)
         # A run whose end may not be reported is not taken for dead: it would run again. And schedulers do not have the
         # message of a retry.
         kept = bool(task.acks_late) and self.patience_at_the_end > 0 and not retries

@@ -42,7 +42,7 @@ def ended(it: CeleryDelivery, error: BaseException | None, value: Any = None) ->
 
 
 def go_on(it: CeleryDelivery, effect: GoOn) -> Any:
-    work = it.works.get(len(it.delivery.layers) - 1)
+    work = it.works.get(len(it.machine.layers) - 1)
     for call in it.calls:
         _send(it, it.guarding.send, call.with_(effect.envelope), None if work is None else work.lease)
     if effect.ended.error is not None:

@@ -10,15 +10,14 @@ import logging
 from functools import partial
 from typing import Any
 
-from celery._state import get_current_task
-
 from taskguard.celery.guarding import TaskGuard
+from taskguard.celery.internals import get_current_task
 from taskguard.celery.result import failure_of
 from taskguard.engine.claiming import Claiming, Outlasts
 from taskguard.engine.under import known_by, run_claimed
-from taskguard.engine.unguarded import lone_fence
+from taskguard.engine.unguarded import UnguardedFence
 from taskguard.engine.work import effects_of
-from taskguard.errors import StaleFenceError, StoreError
+from taskguard.errors import StaleFenceError, StoreError, StoreUnavailableError
 from taskguard.protocol.entry_names import run_of
 from taskguard.protocol.outcomes import value_of
 from taskguard.protocol.store import Completed
@@ -60,10 +59,11 @@ def run_item(task: Any, of: Any, args: Any, kwargs: Any) -> Any:
     try:
         work = claiming.obtain()
     except StoreError as error:
-        if on_error != "run_unguarded" or claiming.was_held:
+        is_outage = isinstance(error, StoreUnavailableError)
+        if on_error != "run_unguarded" or claiming.was_held or not is_outage:
             raise
         _logger.warning("%s[%s] runs unguarded: %s", task.name, owner, error)
-        with lone_fence(claim.key, owner, name, effects_of(policy, owner, name)):
+        with UnguardedFence(claim.key, owner, name, effects_of(policy, owner, name)):
             return body()
     if isinstance(work, Completed):
         if work.how == "failed":

@@ -80,7 +80,7 @@ def outcome_of(it: CeleryDelivery, value: Any) -> bytes | None:
         is_celerys = isinstance(why, CannotBeWritten) and why.__cause__ is not None
         if is_celerys and not (it.message.ignores_result or it.request.is_eager or has_its_own):
             raise why.__cause__ from None  # type: ignore[misc]
-        it.guard.tell("not_kept", Claimant(it.envelope.key, it.id, it.attempt), detail=str(why))
+        it.guard.report("not_kept", Claimant(it.envelope.key, it.id, it.attempt), detail=str(why))
         return None
     if len(outcome) <= KEPT_OF_THE_IGNORED or it.guarded is None or it.guarded.policy.on_done != "rerun":
         return outcome

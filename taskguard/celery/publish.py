@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from celery.utils import uuid
@@ -18,8 +19,9 @@ from taskguard.celery.message_repr import with_texts
 from taskguard.celery.result import StoredResult, handle, info
 from taskguard.engine import effects as fx
 from taskguard.engine import publisher
+from taskguard.engine.call_info import CallInfo
 from taskguard.engine.envelope import Envelope
-from taskguard.errors import KeyArgumentError, StoreError
+from taskguard.errors import KeyArgumentError, StoreError, StoreUnavailableError
 from taskguard.guard import new_attempt
 from taskguard.protocol.names import check_claim, check_job_id
 from taskguard.protocol.store import Completed, Ending, Held, Lease
@@ -36,14 +38,7 @@ def publish(guarding: Guarding, task: TaskGuard, call: Call) -> Any:
     one = _OneCall(guarding, task, call)
     if not one.identify():
         return call.publish()
-    try:
-        return one.publish()
-    except StoreError as error:
-        if one.has_claimed:
-            raise
-        # The worker will ask. Whatever the store's trouble is, it is no reason to lose the call.
-        _logger.warning("%s[%s] is published unclaimed: %s", call.name, one.task_id, error)
-        return one.publish_as(one.machine.unclaimed())
+    return one.publish()
 
 
 class _OneCall:
@@ -58,7 +53,6 @@ class _OneCall:
         self.task_id: str = given if given is not None else uuid()
         self.nobody_listens = bool(call.options.get("parent_id")) and in_hand.get() is None
         """It is a callback of a job that has ended: an error would make a failure of that job."""
-        self.has_claimed = False
         self._interrupted: BaseException | None = None
         """What was raised while the message was being prepared."""
 
@@ -101,13 +95,15 @@ class _OneCall:
         )
 
     def publish(self) -> Any:
-        machine, guard = self.machine, self._guarding.calls
-        if not machine.envelope.store:
-            store = self._guarding.identity.name(guard, PATIENCE)
-            machine.envelope = machine.envelope._replace(store=store, at=time.time())
-        effect = machine.begin()
-        while not isinstance(effect, fx.Last):
-            effect = self._carry_out(effect)
+        try:
+            effect = self._decide()
+        except StoreError as error:
+            if not isinstance(error, StoreUnavailableError) and not self.nobody_listens:
+                raise
+            # The worker will ask: an outage is no reason to lose the call.
+            _logger.warning("%s[%s] is published unclaimed: %s", self._call.name, self.task_id, error)
+            self._name_store(self._guarding.identity.known)
+            return self.publish_as(self.machine.unclaimed(), is_outage=True)
         if isinstance(effect, publisher.Publish):
             self._log_further_call(effect.about, "this call is published too, and gets its outcome")
             return self.publish_as(effect)
@@ -116,6 +112,20 @@ class _OneCall:
         assert isinstance(effect, publisher.Answer)
         self._log_further_call(effect.found, "this call gets its outcome")
         return self._answer(effect.found)
+
+    def _decide(self) -> fx.Last:
+        machine, guarding = self.machine, self._guarding
+        if not machine.envelope.store:
+            identity = guarding.identity
+            self._name_store(identity.known or guarding.breaker.ask(partial(identity.name, guarding.calls, PATIENCE)))
+        effect = machine.begin()
+        while not isinstance(effect, fx.Last):
+            effect = self._carry_out(effect)
+        return effect
+
+    def _name_store(self, name: str) -> None:
+        if name and not self.machine.envelope.store:
+            self.machine.envelope = self.machine.envelope._replace(store=name, at=time.time())
 
     def _log_further_call(self, found: Held | Completed | None, what: str) -> None:
         if found is not None and found.owner == self.task_id:
@@ -127,7 +137,8 @@ class _OneCall:
         if isinstance(effect, fx.Ask):
             return machine.answered(self._ask(effect))
         if isinstance(effect, fx.Look):
-            return machine.looked(self._guarding.calls.store.get(effect.entry))
+            guarding = self._guarding
+            return machine.looked(guarding.breaker.ask(partial(guarding.calls.store.get, effect.entry)))
         if isinstance(effect, fx.LookAfter):
             owner = effect.holder.owner
             known: fx.Known = "coming" if self._guarding.marks.knows(owner) else "unknown"
@@ -143,7 +154,9 @@ class _OneCall:
         arguments = task.arguments(call.args or (), call.kwargs or {}) if task.shows_arguments else ""
         try:
             with Calling(self._call.name):
-                answer = self._guarding.calls.ask(check_claim(effect.claim), patience=PATIENCE, arguments=arguments)[1]
+                claim, ask = check_claim(effect.claim), self._guarding.calls.ask
+                question = partial(ask, claim, patience=PATIENCE, arguments=arguments)
+                _, answer = self._guarding.breaker.ask(question)
         except StoreError:
             if self._interrupted is not None:
                 raise self._interrupted from None
@@ -173,9 +186,8 @@ class _OneCall:
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
-    def publish_as(self, effect: publisher.Publish) -> Any:
+    def publish_as(self, effect: publisher.Publish, *, is_outage: bool = False) -> Any:
         claimed = effect.claimed
-        self.has_claimed = claimed is not None
         try:
             result = self._call.publish_as(self.task_id, effect.envelope)
         except BaseException:
@@ -187,6 +199,8 @@ class _OneCall:
             self._guarding.marks.add(claimed, self.machine.waits_for, copy_for)
         if effect.raises is not None:
             raise effect.raises
+        if is_outage:
+            return handle(result, CallInfo(effect.envelope.key, self.task_id, state="unclaimed"))
         return handle(result, info(effect.envelope.key, self.task_id, effect.about or claimed))
 
     def _give_back(self, lease: Lease) -> None:

@@ -31,7 +31,7 @@ def replay(it: CeleryDelivery, done: Completed) -> Any:
     """Answer with how the work ended, as Celery would have; drop a leftover copy of what was answered."""
     own = done.owner == it.id
     is_further_call = own and bool(it.envelope.call)
-    is_refusal = own and done.how == "skipped" and it.delivery.layers[-1].conflict == "raise"
+    is_refusal = own and done.how == "skipped" and it.machine.layers[-1].conflict == "raise"
     if not is_refusal and done.how not in ("succeeded", "failed"):
         _end_without_outcome(it, done, is_further_call)
     if own and not is_further_call and _was_answered(it, done):
@@ -59,7 +59,7 @@ def _claim_call(it: CeleryDelivery) -> None:
     envelope = it.envelope
     name = claimant_of_call(envelope, "").key
     try:
-        found = it.guard.ask(it.guard.new_claim(name, it.id, it.guarded.policy, attempt=it.attempt), tell=False)[1]
+        found = it.guard.ask(it.guard.new_claim(name, it.id, it.guarded.policy, attempt=it.attempt), report=False)[1]
     except StoreError as error:
         it.defer_as(envelope, f"cannot learn whether this call was answered: {error}")
     if isinstance(found, Completed):

@@ -13,7 +13,10 @@ from typing import Any
 from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import Terminated, WorkerLostError
 
+from taskguard.celery.internals import WORKERS, require_names
 from taskguard.celery.settling import Settlement, settlement_of
+
+require_names(WORKERS)
 
 Base: Any = object
 """Celery's request class, or a user's own, comes behind this one: see `in_front_of`."""

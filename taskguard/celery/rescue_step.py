@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import threading
+import sys
 from typing import Any
 
 from celery import bootsteps
-from celery.concurrency import solo, thread
 
 from taskguard.celery.guarding import guarding_of
+from taskguard.celery.internals import RESCUE, require_names
+from taskguard.celery.recurring import Recurring
 from taskguard.celery.rescue import EVERY, Rescuer
 from taskguard.celery.unacked import TIMEOUT, Unacked
 
@@ -36,6 +37,7 @@ class RescueStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def start(self, consumer: Any) -> None:
         if is_redis(consumer.connection.transport):
+            require_names(RESCUE)
             self._ticks = Ticks(consumer)
             self._ticks.start()
 
@@ -46,51 +48,24 @@ class RescueStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 def is_redis(transport: Any) -> bool:
-    """Whether it is kombu's Redis transport, or Sentinel's, and keeps what is not acknowledged."""
-    return transport.driver_type == "redis" and all(
-        hasattr(transport.Channel, name) for name in ("unacked_key", "unacked_index_key", "async_pool")
-    )
+    """Whether it is kombu's Redis transport, or one made of it, as Sentinel's."""
+    theirs = sys.modules.get("kombu.transport.redis")  # which kombu imports when it is used
+    return theirs is not None and isinstance(transport, theirs.Transport)
 
 
-class Ticks:
+class Ticks(Recurring):
     """Calls the rescuer every other second, and keeps the connection that it uses."""
 
+    name = "taskguard-rescue"
+    first = FIRST
+
     def __init__(self, consumer: Any) -> None:
-        self._consumer = consumer
+        super().__init__(consumer)
         self._connection: Any = None
         self._rescuer = Rescuer(consumer.app, self._in_hand, self._connect)
-        self._timer: Any = None
-        self._stopped = threading.Event()
         self._is_in_trouble = False
 
-    def start(self) -> None:
-        pool = self._consumer.pool
-        if isinstance(pool, (solo.TaskPool, thread.TaskPool)) or getattr(pool, "is_green", False):
-            # A body may keep the main thread busy, and no process is forked here.
-            threading.Thread(target=self._run, name="taskguard-rescue", daemon=True).start()
-        else:
-            self._call_after(FIRST)  # not by a thread: see `later.py`
-
-    def stop(self) -> None:
-        self._stopped.set()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._close()
-
-    def _run(self) -> None:
-        seconds = FIRST
-        while not self._stopped.wait(seconds):
-            seconds = self._tick()
-        self._close()
-
-    def _call_after(self, seconds: float) -> None:
-        self._timer = self._consumer.timer.call_after(seconds, self._tick_and_go_on)
-
-    def _tick_and_go_on(self) -> None:
-        if not self._stopped.is_set():
-            self._call_after(self._tick())
-
-    def _tick(self) -> float:
+    def tick(self) -> float:
         try:
             seconds = self._rescuer.tick()
         except Exception as error:  # the broker's or the store's: the worker goes on, and so does the next tick
@@ -105,7 +80,7 @@ class Ticks:
 
     def _in_hand(self) -> dict[str, Any] | None:
         """The messages that this worker has fetched and not acknowledged; None if it consumes no more."""
-        consumer = self._consumer.task_consumer
+        consumer = self.consumer.task_consumer
         if consumer is None or consumer.channel is None:
             return None
         qos = consumer.channel.qos
@@ -120,8 +95,8 @@ class Ticks:
         return delivered
 
     def _connect(self, store: str) -> Unacked:
-        self._close()
-        broker = self._consumer.connection
+        self.close()
+        broker = self.consumer.connection
         # A connection of its own, as replies are awaited only so long: kombu's own may be configured to wait for ever.
         options = {**broker.transport_options, "socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT}
         self._connection = broker.clone(transport_options=options)
@@ -129,7 +104,7 @@ class Ticks:
         worker = f"{socket.gethostname()}:{os.getpid()}:{id(self):x}"
         return Unacked(self._connection.default_channel, store, worker)
 
-    def _close(self) -> None:
+    def close(self) -> None:
         if self._connection is not None:
             self._connection.release()
             self._connection = None

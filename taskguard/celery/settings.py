@@ -60,6 +60,8 @@ class Settings:
 
     readable_keys: bool = True
     """Whether what a key is made of is written beside it, for people; not where it is a secret."""
+    health_file: str | None = None
+    """Where beats and workers say that they are alive, for `taskguard health`; {role} stands for which it is."""
 
     def __post_init__(self) -> None:
         if self.on_store_error not in ("retry", "fail", "run_unguarded"):
@@ -70,6 +72,8 @@ class Settings:
         check_kept("taskguard_history", self.history)
         if not isinstance(self.readable_keys, bool):
             raise ConfigurationError(f"taskguard_readable_keys must be True or False, not {self.readable_keys!r}")
+        if self.health_file is not None and not (isinstance(self.health_file, str) and self.health_file):
+            raise ConfigurationError(f"taskguard_health_file must be the path of a file, not {self.health_file!r}")
         for name in ("queued_for", "republish_after"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 10 * 365 * 86400:

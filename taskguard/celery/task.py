@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, overload
 
-from celery import Celery, _state
+from celery import Celery
 from celery.app.task import Task
 from celery.exceptions import NotRegistered
 from celery.local import PromiseProxy, Proxy
@@ -21,6 +21,7 @@ from taskguard.celery.fenced import with_fence
 from taskguard.celery.first_success import expect_no_more
 from taskguard.celery.guarding import TaskGuard, checked, is_installed
 from taskguard.celery.headers import CALL, IDEMPOTENCY_KEY, envelope_in
+from taskguard.celery.internals import connect_on_app_finalize, get_active_apps, get_current_app, get_current_task
 from taskguard.celery.map_items import map_in_hand, run_item
 from taskguard.celery.replay import claimant_of_call
 from taskguard.celery.result import handle
@@ -96,16 +97,16 @@ class GuardedTask(Task):  # type: ignore[misc]
             if is_off():
                 return self._call_unguarded(super().__call__, mapped.id, args, kwargs)
             return run_item(self, mapped, args, kwargs)
-        refuse_guarded_body(_state.get_current_task())
+        refuse_guarded_body(get_current_task())
         return super().__call__(*args, **kwargs)
 
     def _call_unguarded(self, body: Callable[..., Any], owner: str, args: Any, kwargs: Any) -> Any:
-        from taskguard.engine.unguarded import lone_fence
+        from taskguard.engine.unguarded import UnguardedFence
 
         key = self.name
         with suppress(TypeError):  # arguments that do not fit: the body says so itself
             key = self.taskguard.keys(args, kwargs)
-        with lone_fence(key, owner, envelope_in(self.request.headers, owner).idempotency_key):
+        with UnguardedFence(key, owner, envelope_in(self.request.headers, owner).idempotency_key):
             return body(*args, **kwargs)
 
     def _call_body(self, *args: Any, **kwargs: Any) -> Any:
@@ -253,7 +254,7 @@ def _task_of_function(app: Celery | None, function: Callable[..., Any], policy: 
         install(app)
         if options.get("shared", True):
             # Celery would keep the options of a shared task for ever, and among them a base class that has the app.
-            _state.connect_on_app_finalize(make_in)
+            connect_on_app_finalize(make_in)
         return remember(app.task(**{**options_for(options.get("base") or app.Task), "shared": False})(visible))
     return _share(
         make_in, lambda other: options.get("name") or other.gen_task_name(function.__name__, function.__module__)
@@ -288,14 +289,14 @@ def _share(make: Callable[[Celery], Any], name: Callable[[Celery], str]) -> Any:
         install(app)
         return make(app)
 
-    _state.connect_on_app_finalize(make_in)
-    for app in _state._get_active_apps():
+    connect_on_app_finalize(make_in)
+    for app in get_active_apps():
         if app.finalized:
             with app._finalize_mutex:
                 make_in(app)
 
     def of_current_app() -> Any:
-        app = _state.get_current_app()
+        app = get_current_app()
         try:
             return app.tasks[name(app)]
         except NotRegistered:  # the app makes its shared tasks in no order, and is not through

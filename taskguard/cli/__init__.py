@@ -1,4 +1,4 @@
-"""The command line: `taskguard COMMAND`. One file per command, loaded when it is asked for."""
+"""The command line: `taskguard COMMAND`. One file per command, imported when that command runs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 
 def main() -> None:
     try:
-        import click  # noqa: F401 - which Celery brings along
-        import rich  # noqa: F401 - and which it does not
+        import click  # noqa: F401 - a dependency of Celery
+        import rich  # noqa: F401 - not a dependency of Celery
     except ModuleNotFoundError:
-        sys.exit("taskguard: the command line needs one package more: pip install 'celery-taskguard[cli]'")
+        sys.exit("taskguard: the command line needs one more package: pip install 'celery-taskguard[cli]'")
     from taskguard.cli.main import taskguard
 
     taskguard(prog_name="taskguard")

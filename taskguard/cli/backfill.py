@@ -1,4 +1,4 @@
-"""`taskguard backfill ENTRY --from … --to …`: runs past slots of a schedule that were not done, and only those."""
+"""`taskguard backfill ENTRY --from … --to …`: run the past slots of a schedule that did not run."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def moment(context: click.Context, parameter: click.Parameter, text: str) -> dat
     try:
         found = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no moment; write 2026-11-16 or 2026-11-16T06:00+00:00") from None
+        raise click.BadParameter(f"{text!r} is not a time; write 2026-11-16 or 2026-11-16T06:00+00:00") from None
     return found if found.tzinfo else found.astimezone()
 
 
 @click.command()
 @click.argument("entry")
-@click.option("--from", "since", required=True, callback=moment, help="First moment, in ISO format.")
-@click.option("--to", "until", required=True, callback=moment, help="Last moment.")
-@click.option("-S", "--scheduler", help="Scheduler class that has the entry.  [default: the app's]")
-@click.option("--unknown", is_flag=True, help="Also slots of so long ago that nobody remembers whether they were done.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be run.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per slot.")
+@click.option("--from", "since", required=True, callback=moment, help="Start of the range, in ISO format.")
+@click.option("--to", "until", required=True, callback=moment, help="End of the range, in ISO format.")
+@click.option("-S", "--scheduler", help="Scheduler class with the entry.  [default: the app's]")
+@click.option("--unknown", is_flag=True, help="Also run slots older than the retained history.")
+@click.option("--dry-run", is_flag=True, help="Show what would run; publish nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object per slot.")
 @with_target
 def command(
     entry: str,
@@ -44,18 +44,21 @@ def command(
     as_json: bool,
     target: Target,
 ) -> None:
-    """Run the slots of ENTRY between two moments that were not done (skipped, missed, failed), and only those."""
+    """Run the slots of ENTRY in a range that are not done: skipped, missed or failed.
+
+    A slot that is done or in progress does not run again.
+    """
     if target.app is None:
-        raise click.UsageError("whose entry? Name the Celery app with -A")
+        raise click.UsageError("which app has this entry? Name the Celery app with -A")
     from taskguard.celery.beat import find_entry
 
-    beat, theirs, found = find_entry(target.app, entry, scheduler)
+    beat, celery_entry, found = find_entry(target.app, entry, scheduler)
     backfill = Backfill(target.store, found, beat.taskguard.clock.now())
     slots = backfill.slots(micros(since), micros(until))
-    make_up(backfill, slots, partial(beat.send, theirs), unknown=unknown, dry_run=dry_run, as_json=as_json)
+    run_undone(backfill, slots, partial(beat.send, celery_entry), unknown=unknown, dry_run=dry_run, as_json=as_json)
 
 
-def make_up(
+def run_undone(
     backfill: Backfill,
     slots: Iterable[Slot],
     publish: Callable[[Slot], None],
@@ -64,7 +67,7 @@ def make_up(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Publish a further run of each slot that was not done, and say of each what it is."""
+    """Publish one more run of each slot that is not done, and write the state of every slot."""
     wanted = {"not done", "not remembered"} if unknown else {"not done"}
     tally: Counter[str] = Counter()
     for slot in slots:
@@ -72,10 +75,10 @@ def make_up(
         if state in wanted and (dry_run or backfill.run(slot, publish)):
             state = "would run" if dry_run else "published"
         tally[state] += 1
-        _say(as_json, slot.scheduled_for, state)
+        _write(as_json, slot.scheduled_for, state)
     if not as_json:
         click.echo(", ".join(f"{number} {state}" for state, number in tally.items()) or "no slots")
 
 
-def _say(as_json: bool, at: datetime, state: Any) -> None:
+def _write(as_json: bool, at: datetime, state: Any) -> None:
     click.echo(json.dumps({"slot": at.isoformat(), "state": state}) if as_json else f"{at.isoformat()}  {state}")

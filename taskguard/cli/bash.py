@@ -1,4 +1,4 @@
-"""Completion in bash, which breaks words at the colons that every key and every URL has."""
+"""Completion for bash, which splits words at colons: every key and every URL has one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UNSAFE = re.compile(r"([^\w@%+=:,./-])")
 
 
 class Bash(BashComplete):
-    """Reads the line and not the words of it, and answers with what stands for the last piece of a word."""
+    """Splits the line itself, and completes only what follows the last break in the word."""
 
     source_template = _SOURCE
 
@@ -38,11 +38,11 @@ class Bash(BashComplete):
         return (words, "") if is_new else (words[:-1], words[-1])
 
     def format_completion(self, item: CompletionItem) -> str:
-        # Quoted: a key can hold anything, also what a shell would run.
+        # Quoted: a key can contain anything, including what a shell would run.
         value = _UNSAFE.sub(r"\\\1", item.value[self._rest :])
         return f"{item.type},{value}"
 
     def _head(self, word: str) -> str:
-        """What of the word bash leaves as it is."""
+        """The beginning of the word that bash keeps."""
         breaks = [letter for letter in ":=@" if letter in os.environ.get("COMP_WORDBREAKS", "")]
         return word[: max((word.rfind(letter) for letter in breaks), default=-1) + 1]

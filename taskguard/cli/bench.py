@@ -1,4 +1,4 @@
-"""`taskguard bench`: what a claim and its end cost on this very store, from here."""
+"""`taskguard bench`: how long a claim and its completion take on your store, from this machine."""
 
 from __future__ import annotations
 
@@ -21,14 +21,18 @@ KEEP = 1.0
 
 @click.command("bench")
 @with_target
-@click.option("--calls", type=click.IntRange(10, 10_000), default=300, show_default=True, help="Pairs to measure.")
-@click.option("--seconds", type=click.FloatRange(0.1, 60), default=5.0, show_default=True, help="Stop after so long.")
+@click.option(
+    "--calls", type=click.IntRange(10, 10_000), default=300, show_default=True, help="Number of claims to measure."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(0.1, 60), default=5.0, show_default=True, help="Stop after this many seconds."
+)
 @json_option
 def command(target: Target, calls: int, seconds: float, as_json: bool) -> None:
-    """Measure a claim and its end on your store, from where you are.
+    """Measure how long a claim and its completion take on your store, from this machine.
 
-    One after the other, each under a key of its own that is forgotten a second later. It adds some hundred small
-    requests to whatever the store does already, and no more than --seconds of them.
+    The claims run one after the other, each on a key of its own that expires after a second. Expect a few hundred
+    small requests on top of the store's load, for at most --seconds.
     """
     claims, ends = _measure(target.store, calls, seconds)
     both = [claim + end for claim, end in zip(claims, ends, strict=True)]
@@ -36,7 +40,7 @@ def command(target: Target, calls: int, seconds: float, as_json: bool) -> None:
     if as_json:
         write_json({"store": target.name, "pairs": len(both), "milliseconds": figures})
         return
-    click.echo(f"{len(both)} times claim and complete on {target.name}, in milliseconds:")
+    click.echo(f"{len(both)} claims and completions on {target.name}, in milliseconds:")
     rows = [[name, *[f"{value:.2f}" for value in values.values()]] for name, values in figures.items()]
     console().print(table(["", *figures["both"]], rows, folded=""))
 
@@ -44,13 +48,13 @@ def command(target: Target, calls: int, seconds: float, as_json: bool) -> None:
 def _measure(store: Store, calls: int, seconds: float) -> tuple[list[float], list[float]]:
     series, claims, ends = uuid4().hex[:8], [], []
     give_up = time.monotonic() + seconds
-    for number in range(-5, calls):  # the first ones open connections and load scripts
+    for number in range(-5, calls):  # the first five open connections and load scripts
         key = f"{INTERNAL}bench:{series}:{number}"
         start = time.perf_counter()
         lease = store.claim(Claim(key, series, new_attempt(), lease=10, keep_for=KEEP))
         claimed = time.perf_counter()
         if not isinstance(lease, Lease) or not store.complete(lease, Ending(how="succeeded", keep_for=KEEP)):
-            raise StoreError(repr(store), f"{key} was not granted, though nobody else uses it")
+            raise StoreError(repr(store), f"did not grant {key}, a key that nobody else uses")
         if number >= 0:
             claims.append((claimed - start) * 1000)
             ends.append((time.perf_counter() - claimed) * 1000)

@@ -1,4 +1,4 @@
-"""`taskguard completion`: what a shell needs to complete commands, options and keys."""
+"""`taskguard completion`: the script with which a shell completes commands, options and keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def command(context: click.Context, shell: str) -> None:
     zsh:   eval "$(taskguard completion zsh)"        in ~/.zshrc
     fish:  taskguard completion fish > ~/.config/fish/completions/taskguard.fish
 
-    Keys are completed too where TASKGUARD_STORE is set, or --store or -A stands before them.
+    The shell completes keys if TASKGUARD_STORE is set, or if --store or -A comes before them.
     """
     found = get_completion_class(shell)
     if found is None:

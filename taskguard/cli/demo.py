@@ -1,4 +1,4 @@
-"""`taskguard demo`: see it at work, with real workers that are killed and stopped."""
+"""`taskguard demo`: watch taskguard with real workers, which the demo kills and stops."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from taskguard.cli.missing import require
 
 
 @click.command("demo")
-@click.option("--fast", is_flag=True, help="Without pauses for the reader, and with short leases.")
-@click.option("--json", "as_json", is_flag=True, help="The score as JSON; the story goes to standard error.")
+@click.option("--fast", is_flag=True, help="No pauses for the reader, and short leases.")
+@click.option("--json", "as_json", is_flag=True, help="Write the score as JSON and the story to standard error.")
 def command(fast: bool, as_json: bool) -> None:
-    """Four acts in a minute, on a server that the demo brings along.
+    """Watch taskguard for a minute, on a Redis server that the demo starts and stops.
 
-    500 calls and one run; a worker killed in the middle; a worker stopped past its lease; two beats. Exits with 1 if an
-    effect is lost or doubled.
+    Four acts: 500 calls and one run; a worker killed mid-job; a worker stopped past its lease; two beats. The exit code
+    is 1 if an effect is lost or happens twice.
     """
     require("the demo", ("celery", "redis", "rq"), "demo")
     from taskguard.demo import pace

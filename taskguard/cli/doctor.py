@@ -1,4 +1,4 @@
-"""`taskguard doctor`: what breaks locks in production, and what to change."""
+"""`taskguard doctor`: find what breaks locks in production, and what to change."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from taskguard.doctor import Finding, examine
 
 @click.command("doctor")
 @with_target
-@click.option("--strict", is_flag=True, help="Warnings count as errors.")
-@click.option("--ignore", multiple=True, metavar="ID", help="Leave this finding out; may be repeated.")
+@click.option("--strict", is_flag=True, help="Treat warnings as errors.")
+@click.option("--ignore", multiple=True, metavar="ID", help="Ignore this finding; may be repeated.")
 @json_option
 def command(target: Target, strict: bool, ignore: tuple[str, ...], as_json: bool) -> None:
     """Find what breaks locks in production, and say what to change.
 
-    With -A the app and its tasks are examined too; with --store alone, the store. Nothing is changed but a key of the
-    doctor's own, for a moment.
+    With -A the doctor examines the app and its tasks; with --store alone, only the store. It writes one key of its own
+    for a moment and changes nothing else.
 
-    Exit code 0 if all is well (or there are warnings only), 1 if there is an error, with --strict also a warning.
+    The exit code is 1 if there is an error, or with --strict a warning. Otherwise it is 0.
     """
     found = [finding for finding in examine(target.store, target.app) if finding.id not in ignore]
     if as_json:
@@ -41,12 +41,12 @@ def _write(found: list[Finding]) -> None:
         title = Text.assemble((f"{finding.id} {finding.level}", colour), f"  {clean(finding.about)}: {finding.title}")
         console().print(title, soft_wrap=True)
         say(f"{finding.problem}.")
-        say(f"To do: {finding.advice}.\n")
+        say(f"Fix: {finding.advice}.\n")
     levels = Counter(finding.level for finding in found)
     if not found:
-        click.echo("All is well.")
+        click.echo("No problems found.")
     else:
-        click.echo(f"{levels['error']} error(s), {levels['warning']} warning(s); docs/doctor.md says more of each.")
+        click.echo(f"{levels['error']} error(s), {levels['warning']} warning(s); docs/doctor.md explains each.")
 
 
 def _as_json(finding: Finding) -> dict[str, str]:

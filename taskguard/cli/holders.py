@@ -1,4 +1,4 @@
-"""Who holds what, for a look that is repeated: short however many entries there are."""
+"""Who holds what, for `watch`: each look takes little time, however many entries there are."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from taskguard.protocol.store import Entry, Store
 
 HELD = ("queued", "running", "ran-out")
 AT_ONCE = 2000
-"""Entries that one look goes on by; a store may keep a hundred thousand that are done."""
+"""Entries scanned per look; a store may keep a hundred thousand that are done."""
 
 
 class Holders:
-    """Goes through all entries, some at each look, and keeps what is held."""
+    """Scans all entries, some at each look, and remembers those that are held."""
 
     def __init__(self, store: Store, task: str) -> None:
         self._store = store
@@ -24,32 +24,32 @@ class Holders:
         self._scan: Iterator[Entry] = iter(())
         self._is_new = True
         self.is_whole = False
-        """Whether every entry was looked at once."""
+        """Whether the scan has seen every entry once."""
 
     def oldest(self, number: int, claimed: Collection[str] = ()) -> list[Entry]:
-        """The *number* that are held for longest; keys that were *claimed* just now are not waited for."""
-        self._go_on()
+        """The *number* entries held longest. Keys *claimed* just now count before the scan reaches them."""
+        self._scan_more()
         for key in claimed:
-            self._note(key, self._store.get(key))
-        # What was met some looks ago may be over.
+            self._update(key, self._store.get(key))
+        # An entry seen some looks ago may have ended since.
         while True:
             shown = sorted(self._held.values(), key=lambda entry: entry.since)[:number]
             for entry in shown:
-                self._note(entry.key, self._store.get(entry.key))
+                self._update(entry.key, self._store.get(entry.key))
             if all(entry.key in self._held for entry in shown):
                 return [self._held[entry.key] for entry in shown]
 
-    def _go_on(self) -> None:
+    def _scan_more(self) -> None:
         if self._is_new:
             self._scan, self._is_new = self._store.scan(), False
-        met = 0
+        seen = 0
         for entry in islice(self._scan, AT_ONCE):
-            met += 1
-            self._note(entry.key, entry)
-        if met < AT_ONCE:
+            seen += 1
+            self._update(entry.key, entry)
+        if seen < AT_ONCE:
             self.is_whole = self._is_new = True
 
-    def _note(self, key: str, entry: Entry | None) -> None:
+    def _update(self, key: str, entry: Entry | None) -> None:
         if entry is not None and self._is_wanted(entry):
             self._held[key] = entry
         else:

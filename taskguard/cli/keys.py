@@ -1,4 +1,4 @@
-"""Which key a command is about, and what a key tells of itself."""
+"""Which key a command is about, and which task a key belongs to."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from taskguard.protocol.names import ENTRY, problem_with
 from taskguard.protocol.store import Entry
 
 INTERNAL = "taskguard:"
-"""How the keys begin that taskguard keeps for itself."""
+"""Prefix of the keys that taskguard uses itself."""
 ALL = 4 * MOST
-"""More lines than a history keeps: it may hold twice as many in each of its two logs."""
+"""More lines than a history keeps: each of its two logs may hold twice `MOST`."""
 _BESIDE = ("", ":queue", ":next")
-"""The entries that one key can have: the run, and the places in the queue."""
+"""Suffixes of the entries that one key can have: the run, and its queued entries."""
 
 
 def key_argument(command: Callable[..., Any], *, required: bool = True) -> Callable[..., Any]:
@@ -35,25 +35,25 @@ def key_argument(command: Callable[..., Any], *, required: bool = True) -> Calla
 
 
 def key_of(target: Target, words: Sequence[str]) -> str:
-    """The key that was meant. `name=value` is an argument by name; values are JSON, Python literals, or plain text."""
+    """The key of *words*. `name=value` is an argument by name; values are JSON, Python literals, or plain text."""
     if target.app is not None and words[0] in target.app.tasks:
         return _key_of_call(target.app.tasks[words[0]], words[1:])
     if len(words) > 1 and target.app is None:
-        raise click.UsageError("a task and its arguments need -A APP, a key none")
+        raise click.UsageError("a task with arguments needs -A APP; a key takes no arguments")
     meant = "" if target.app is None else did_you_mean(words[0], _guarded_tasks(target.app))
     if len(words) > 1:
         raise click.UsageError(f"{words[0]} is not a task of this app{meant}")
     problem = problem_with("KEY", words[0], ENTRY)
     if problem:
         raise click.UsageError(problem)
-    # A key that was named by hand may be spelt like a task's short name: what the store knows goes first.
+    # A key written by hand may look like a task's short name: a key that the store knows wins.
     if meant and not entries_of(target, words[0]) and not decisions_of(target, words[0], 1):
         raise click.UsageError(f"{words[0]} is neither a known key nor a task of this app{meant}")
     return words[0]
 
 
 def did_you_mean(name: str, tasks: Iterable[str]) -> str:
-    """`; did you mean shop.charge?` where *name* is the short name of one task, or nearly the name of one; else ''."""
+    """`; did you mean shop.charge?` if *name* is the short name of one task, or close to the name of one; else ''."""
     tasks = set(tasks)
     if name in tasks:
         return ""
@@ -68,24 +68,24 @@ def _guarded_tasks(app: Any) -> list[str]:
 
 
 def entries_of(target: Target, key: str) -> list[Entry]:
-    """What is known of the key: its run, then its places in the queue."""
+    """The entries of the key: its run, then its queued entries."""
     found = [target.store.get(key + suffix) for suffix in _BESIDE]
     return [entry for entry in found if entry is not None]
 
 
 def decisions_of(target: Target, key: str, limit: int) -> list[Decision]:
-    """The newest decisions about the key, and about its places in the queue and its runs that have an entry apart."""
+    """The newest decisions about the key, its queued entries, and its runs that have an entry of their own."""
 
-    def is_its(decision: Decision) -> bool:
+    def is_of_key(decision: Decision) -> bool:
         rest = decision.event.key.removeprefix(key)
         return rest in _BESIDE or rest.startswith((":job:", ":beside:"))
 
-    # Of a key that was named by hand others may be the beginning, invoice:4 and invoice:42, and crowd it out.
-    return [decision for decision in decisions(target.store, key, limit=ALL) if is_its(decision)][-limit:]
+    # A key written by hand may be a prefix of others (invoice:4 of invoice:42), whose decisions would crowd it out.
+    return [decision for decision in decisions(target.store, key, limit=ALL) if is_of_key(decision)][-limit:]
 
 
 def fits(key: str, pattern: str) -> bool:
-    """Whether the key is of a task whose name fits the pattern; a function of RQ may be named with rq: or without."""
+    """Whether the name of the key's task matches the pattern; for an RQ function the prefix rq: is optional."""
     task = space_of(key)
     return fnmatchcase(task, pattern) or fnmatchcase(task.removeprefix("rq:"), pattern)
 
@@ -104,7 +104,7 @@ def _key_of_call(task: Any, words: Sequence[str]) -> str:
     try:
         return str(guarded.key(*args, **kwargs))
     except TypeError as error:
-        raise click.UsageError(f"{task.name} cannot be called so: {error}") from error
+        raise click.UsageError(f"{task.name} does not take these arguments: {error}") from error
 
 
 def _value(word: str) -> Any:
@@ -117,13 +117,13 @@ def _value(word: str) -> Any:
 
 
 def _keys(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """For the shell: keys that begin so. Silent about whatever is wrong, as the line is not finished."""
+    """Keys that begin with *incomplete*, for the shell. An error gives no keys: the line is not finished."""
     try:
         if incomplete and problem_with("KEY", incomplete, ENTRY):
             return []
         target = find_target(context)
         found = (entry.key for entry in target.store.scan(incomplete) if not entry.key.startswith(INTERNAL))
-        # One that is no line of its own cannot be told to a shell, and must not be typed into one.
+        # The shell reads one key per line: a key with a line break or a control character cannot be completed.
         return [CompletionItem(key) for key in islice(filter(str.isprintable, found), 50)]
     except (TaskguardError, click.ClickException):
         return []

@@ -19,11 +19,15 @@ HELD = ("queued", "running", "ran-out")
 
 @click.command("ls")
 @with_target
-@click.option("--state", "states", multiple=True, type=click.Choice(STATES), help="Only these; may be repeated.")
-@click.option("--task", default="*", help="Only keys of tasks whose name fits, such as 'billing.*'.")
-@click.option("--older-than", type=Duration(), default=0.0, help="Only what is so for longer: 90, 15m, 2h.")
-@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="The oldest of them.")
-@click.option("--keys", "whole_keys", is_flag=True, help="Show each key as `show KEY` and `release KEY` take it.")
+@click.option(
+    "--state", "states", multiple=True, type=click.Choice(STATES), help="Only keys in this state; may be repeated."
+)
+@click.option("--task", default="*", help="Only keys of tasks whose name matches, such as 'billing.*'.")
+@click.option("--older-than", type=Duration(), default=0.0, help="Only keys in their state for longer: 90, 15m, 2h.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Number of keys to show, oldest first."
+)
+@click.option("--keys", "whole_keys", is_flag=True, help="Show whole keys, as `show KEY` and `release KEY` take them.")
 @json_option
 def command(
     target: Target,
@@ -34,10 +38,10 @@ def command(
     whole_keys: bool,
     as_json: bool,
 ) -> None:
-    """Show the keys that are held, the oldest first.
+    """Show the keys that are held, oldest first.
 
-    Without --state: queued, running, and ran-out (a claim whose holder fell silent; the next call takes over). Keys
-    that are done or free are remembered for a while too; --state done shows those.
+    Without --state these are queued, running and ran-out keys. A key has ran-out if its lease expired and nobody has
+    taken over yet. The store also remembers done and free keys for a while; --state done shows the done ones.
     """
 
     seen: set[str] = set()
@@ -51,12 +55,13 @@ def command(
     every = nsmallest(limit + 1, filter(is_wanted, target.store.scan()), key=lambda entry: entry.since)
     found = every[:limit]
     if len(every) > limit:
-        echo(f"There are more than these {limit}, the oldest; --limit shows more.", err=True)
+        echo(f"There are more keys than the oldest {limit}; --limit shows more.", err=True)
     if as_json:
         write_json([entry_as_json(entry) for entry in found])
     elif not found:
         meant = "" if any(fits(space, task) for space in seen) else did_you_mean(task, seen)
-        echo(f"Nothing of that kind in {target.name}{meant or '.'}")
+        is_filtered = states or task != "*" or older_than
+        echo(f"{'No matching keys' if is_filtered else 'No keys are held'} in {target.name}{meant or '.'}")
     else:
         key = (lambda entry: entry.key) if whole_keys else Readable(target.store).entry
         rows = [[state_of(e), age(age_of(e)), key(e), short(e.owner), e.where] for e in found]

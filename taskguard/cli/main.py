@@ -1,4 +1,4 @@
-"""The commands there are, and what an error of ours looks like in a terminal."""
+"""The list of commands, and how an error looks in a terminal."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from taskguard.cli.text import clean
 from taskguard.errors import ConfigurationError, StoreError, TaskguardError
 
 COMMANDS: dict[str, str] = {
-    # command: the module that has it as `command`
+    # command: the module that defines it as `command`
     "backfill": "taskguard.cli.backfill",
     "bench": "taskguard.cli.bench",
     "completion": "taskguard.cli.completion",
     "demo": "taskguard.cli.demo",
     "doctor": "taskguard.cli.doctor",
     "explain": "taskguard.cli.explain",
+    "health": "taskguard.cli.health",
     "ls": "taskguard.cli.ls",
     "migrate": "taskguard.cli.migrate",
     "purge": "taskguard.cli.purge",
@@ -34,11 +35,11 @@ COMMANDS: dict[str, str] = {
 }
 
 USAGE, STORE, FAILED, INTERRUPTED = 2, 3, 1, 130
-"""Exit codes: the command was wrong; the store could not be asked; anything else of ours; Ctrl-C."""
+"""Exit codes: wrong usage; the store is unavailable; any other `TaskguardError`; Ctrl-C."""
 
 
 class _Failure(click.ClickException):
-    """An error of ours: its sentence and an exit code, no trace."""
+    """Shows a `TaskguardError` as one sentence with an exit code, without a traceback."""
 
     def __init__(self, error: TaskguardError) -> None:
         super().__init__(clean(str(error)))
@@ -52,7 +53,7 @@ class _Failure(click.ClickException):
 
 
 class Commands(click.Group):
-    """Imports a command's module when it is asked for. Help and completion need no driver and no queue."""
+    """Imports a command's module when the command runs. Help and completion need no driver and no queue."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -91,4 +92,4 @@ add_completion_class(Bash)
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="taskguard")
 def taskguard() -> None:
-    """Background work that happens once: look at it, and put it right."""
+    """Background work that happens once: see who holds what, and fix it."""

@@ -1,4 +1,4 @@
-"""A package that is not installed: which extra brings it, said in one line."""
+"""A package that is not installed: one line says which extra installs it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import click
 
 _EXTRAS = {
-    # package: the extra that brings it
+    # package: the extra that installs it
     "billiard": "celery",
     "celery": "celery",
     "kombu": "celery",
@@ -18,7 +18,7 @@ _EXTRAS = {
 
 
 class MissingPackage(click.ClickException):
-    """The command cannot run here, and this is what to install."""
+    """The command cannot run here; the message says what to install."""
 
     exit_code = 2
 
@@ -28,21 +28,21 @@ class MissingPackage(click.ClickException):
 
 
 def missing(what: str, error: ModuleNotFoundError) -> MissingPackage | None:
-    """What to say of *error*; None if no extra brings that module, so that the error is another kind of fault."""
+    """The error to show for *error*; None if no extra installs that module, so that *error* has another cause."""
     package = (error.name or "").partition(".")[0]
     extra = _EXTRAS.get(package)
     return None if extra is None or find_spec(package) is not None else MissingPackage(what, package, extra)
 
 
 def require(what: str, packages: tuple[str, ...], extra: str) -> None:
-    """Raise `MissingPackage` for the first of *packages* that is not installed; nothing is imported."""
+    """Raise `MissingPackage` for the first of *packages* that is not installed, without importing any."""
     for package in packages:
         if find_spec(package) is None:
             raise MissingPackage(what, package, extra)
 
 
 def stand_in(name: str, problem: MissingPackage) -> click.Command:
-    """A command that only says what it needs, so that help and completion name it all the same."""
+    """A command that only reports what it needs, so that help and completion still list it."""
 
     def refuse() -> None:
         raise problem

@@ -1,4 +1,4 @@
-"""`taskguard purge`: forget marks and effects that nobody can need any more."""
+"""`taskguard purge`: delete old high-water marks and expired `fence.once` rows."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ DAY = 86400
 
 @click.command("purge")
 @click.argument("databases", nargs=-1, required=True, metavar="DATABASE_URL...")
-@click.option("--older-than", default=30.0, show_default=True, type=click.FloatRange(min=1), help="Days.")
-@click.option("--json", "as_json", is_flag=True, help="Answer as JSON.")
+@click.option("--older-than", default=30.0, show_default=True, type=click.FloatRange(min=1), help="Age in days.")
+@click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for programs.")
 def command(databases: tuple[str, ...], older_than: float, as_json: bool) -> None:
-    """Remove old rows of `fence.protect` and `fence.once`, a thousand in a transaction.
+    """Delete old rows of `fence.protect` and `fence.once`, a thousand per transaction.
 
-    A process that has slept longer than that is not refused any more. Effects stay as long as `keep_for` says.
+    `fence.protect` no longer refuses a process that was paused for longer than --older-than. Rows of `fence.once`
+    stay for at least `keep_for`.
     """
     gone = {safe_url(url): _purged(url, older_than * DAY) for url in databases}
     if as_json:

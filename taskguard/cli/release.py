@@ -1,4 +1,4 @@
-"""`taskguard release`: free keys by hand, and only the holders that were looked at."""
+"""`taskguard release`: free keys by hand, and only from the holders that the command has shown."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from taskguard.protocol.store import Entry
 HELD = ("queued", "running", "ran-out", "done")
 
 _EFFECTS = {
-    "running": "If that job still runs, it is told that it lost the key: its body is interrupted and its outcome "
-    "refused. Until it notices, another run of the same work can be beside it.",
-    "queued": "The job's message stays in its queue: the job claims the key anew when a worker starts it. Until then "
-    "another call can have the key.",
-    "ran-out": "Nobody is affected: the claim is over, and the next call would take over in any case. The count of "
-    "that job's starts is forgotten.",
-    "done": "The outcome is forgotten: the next call runs the work again. The job that is done is still not run again.",
+    "running": "If that job still runs, it loses its lease: LeaseLostError interrupts its body (unless on_lost is "
+    "'continue'), and the store refuses its outcome. Until it notices, another run of the same work can overlap it.",
+    "queued": "The job's message stays in its queue: the job claims the key again when a worker starts it. Until then "
+    "another call can claim the key.",
+    "ran-out": "Nobody is affected: the lease has expired, and the next call would take over anyway. The store forgets "
+    "how often that job started.",
+    "done": "The store forgets the outcome: the next call runs the work again. The job itself does not run again.",
 }
 
 
 @click.command("release")
 @partial(key_argument, required=False)
 @with_target
-@click.option("--queued", is_flag=True, help="Every key that is queued, in place of one: after `celery purge`, say.")
-@click.option("--task", default=None, help="With --queued: only keys of tasks whose name fits, such as 'billing.*'.")
+@click.option("--queued", is_flag=True, help="Free every queued key, for example after `celery purge`.")
+@click.option("--task", default=None, help="With --queued: only keys of tasks whose name matches, such as 'billing.*'.")
 @click.option(
-    "--older-than", type=Duration(), default=None, help="With --queued: only those queued for longer: 90, 15m."
+    "--older-than", type=Duration(), default=None, help="With --queued: only keys queued for longer: 90, 15m."
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
@@ -51,19 +51,20 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Free a key by hand, or with --queued all keys whose jobs wait in a queue. Says who is affected, and asks.
+    """Free a key by hand, or with --queued the keys of all queued jobs. Shows who is affected, and asks.
 
-    `celery purge` deletes messages and not their entries: until `republish_after` (5 minutes) has passed, the same
-    calls get the handles of the purged jobs. `taskguard release --queued` frees those keys at once. Do it only if the
-    messages are gone: a job whose message is still there and a new call of it can both run, one after the other.
+    `celery purge` deletes messages but not their entries: until `republish_after` (5 minutes) has passed, the same
+    calls get the handles of the purged jobs. `taskguard release --queued` frees those keys at once. Use it only if the
+    messages are gone: a job whose message still exists and a new call of the same work can both run, one after the
+    other.
 
-    Only the holder that is shown is freed: if a key changes hands while you think about it, it is left alone, and the
-    exit code is 1. It is 1 too if there is nothing to release.
+    The command frees only the holder that it has shown: if a key changes hands before you answer, the new holder keeps
+    it, and the exit code is 1. The exit code is also 1 if there is nothing to release.
     """
     if queued == bool(words) or (not queued and (task is not None or older_than is not None)):
-        raise click.UsageError("name a key, or say --queued (with --task and --older-than if not all are meant)")
+        raise click.UsageError("name a key, or write --queued (with --task or --older-than to choose among them)")
     if queued:
-        held, nothing = _queued(target, task or "*", older_than or 0.0), "no such key is queued"
+        held, nothing = _queued(target, task or "*", older_than or 0.0), "no matching key is queued"
     else:
         key = key_of(target, words)
         held = [entry for entry in entries_of(target, key) if state_of(entry) in HELD]
@@ -79,8 +80,8 @@ def command(
     if guard.recorder is not None:
         guard.recorder.flush()
     kept = [entry for entry in held if entry not in freed]
-    lines = [f"{entry.key} is free; it was {entry.owner}'s, token {entry.token}." for entry in freed]
-    lines += [f"{entry.key} has changed hands meanwhile; nothing was released. Look again." for entry in kept]
+    lines = [f"{entry.key} is free; its holder was {entry.owner}, token {entry.token}." for entry in freed]
+    lines += [f"{entry.key} changed hands meanwhile and was not released; run the command again." for entry in kept]
     _answer(as_json, freed, "\n".join(lines))
     if kept:
         raise click.exceptions.Exit(1)
@@ -108,7 +109,7 @@ def _show(target: Target, held: list[Entry]) -> None:
 
 def _ask(question: str) -> None:
     if not sys.stdin.isatty():
-        raise click.UsageError("nobody is there to be asked; look at the above, and say --yes")
+        raise click.UsageError("there is no terminal to ask in; read the lines above, and write --yes")
     click.confirm(question, abort=True, err=True)
 
 
@@ -122,6 +123,6 @@ def _answer(as_json: bool, freed: list[Entry], text: str) -> None:
 def _who() -> str:
     try:
         name = getpass.getuser()
-    except (KeyError, OSError):  # a container may run under a number that has no name
+    except (KeyError, OSError):  # a container may run under a user id that has no name
         name = str(os.getuid())
     return f"{name}@{os.uname().nodename}"

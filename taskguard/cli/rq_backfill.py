@@ -1,4 +1,4 @@
-"""`taskguard rq-backfill ENTRY CONFIG_PATH --from … --to …`: the same as `taskguard backfill`, for RQ's cron."""
+"""`taskguard rq-backfill ENTRY CONFIG_PATH --from … --to …`: `taskguard backfill` for RQ's cron."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import click
 from rq.cli.helpers import pass_cli_config
 
-from taskguard.cli.backfill import make_up, moment
+from taskguard.cli.backfill import moment, run_undone
 from taskguard.rq.cron import GuardedCronScheduler
 from taskguard.schedule.backfill import Again, Backfill
 from taskguard.schedule.boundaries import micros
@@ -21,19 +21,20 @@ from taskguard.schedule.entry import Slot
 @click.command("rq-backfill")
 @click.argument("entry")
 @click.argument("config_path")
-@click.option("--from", "since", required=True, callback=moment, help="First moment, in ISO format.")
-@click.option("--to", "until", required=True, callback=moment, help="Last moment.")
-@click.option("--unknown", is_flag=True, help="Also slots of so long ago that nobody remembers whether they were done.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be run.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per slot.")
+@click.option("--from", "since", required=True, callback=moment, help="Start of the range, in ISO format.")
+@click.option("--to", "until", required=True, callback=moment, help="End of the range, in ISO format.")
+@click.option("--unknown", is_flag=True, help="Also run slots older than the retained history.")
+@click.option("--dry-run", is_flag=True, help="Show what would run; publish nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object per slot.")
 @click.option("--namespace", envvar="TASKGUARD_NAMESPACE", default="taskguard", show_default=True)
 @pass_cli_config  # type: ignore[untyped-decorator]
 def command(
     cli_config: Any, entry: str, config_path: str, since: datetime, until: datetime, namespace: str, **options: Any
 ) -> None:
-    """Run the slots of ENTRY between two moments that were not done (skipped, missed, failed), and only those.
+    """Run the slots of ENTRY in a range that are not done: skipped, missed or failed.
 
-    ENTRY is the name of a cron job in CONFIG_PATH: that of its function, if it was given none.
+    A slot that is done or in progress does not run again.
+    ENTRY is the name of a cron job in CONFIG_PATH. A cron job without a name has its function's.
     """
     scheduler = GuardedCronScheduler(cli_config.connection, logging_level=logging.WARNING, namespace=namespace)
     scheduler.load_config_from_file(config_path)
@@ -51,4 +52,4 @@ def command(
             yield slot
 
     chosen = {name: options[name] for name in ("unknown", "dry_run", "as_json")}
-    make_up(backfill, slots(), partial(scheduler.publisher.publish, cron_job), **chosen)
+    run_undone(backfill, slots(), partial(scheduler.publisher.publish, cron_job), **chosen)

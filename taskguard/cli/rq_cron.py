@@ -1,4 +1,4 @@
-"""`taskguard rq-cron`: RQ's own `rq cron`, which names its class, with the guarded one."""
+"""`taskguard rq-cron`: `rq cron` with `GuardedCronScheduler`; RQ's own command cannot take another class."""
 
 from __future__ import annotations
 
@@ -26,15 +26,24 @@ _LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
     show_default=True,
     help="Set logging level.",
 )
-@click.option("--overlap", type=click.Choice(get_args(Overlap)), help="For entries that do not say.  [default: skip]")
-@click.option("--catch-up", type=click.Choice(get_args(CatchUp)), help="The same.  [default: latest]")
-@click.option("--catch-up-window", type=float, help="Seconds; what was missed longer ago is not caught up.")
-@click.option("--republish-after", type=float, default=300.0, show_default=True, help="When a queued job seems lost.")
+@click.option(
+    "--overlap", type=click.Choice(get_args(Overlap)), help="Overlap policy of entries that set none.  [default: skip]"
+)
+@click.option(
+    "--catch-up",
+    type=click.Choice(get_args(CatchUp)),
+    help="Catch-up policy of entries that set none.  [default: latest]",
+)
+@click.option("--catch-up-window", type=float, help="Do not catch up slots missed longer ago than this many seconds.")
+@click.option(
+    "--republish-after", type=float, default=300.0, show_default=True, help="Seconds until a queued job counts as lost."
+)
 @click.option("--namespace", envvar="TASKGUARD_NAMESPACE", default="taskguard", show_default=True)
+@click.option("--health-file", help="File that `taskguard health cron` reads.  [or TASKGUARD_HEALTH_FILE]")
 @click.argument("config_path")
 @pass_cli_config  # type: ignore[untyped-decorator]
 def command(cli_config: Any, config_path: str, logging_level: str, **options: Any) -> None:
-    """Run the cron jobs of CONFIG_PATH, as `rq cron` does: any number of these side by side, each slot once."""
+    """Run the cron jobs of CONFIG_PATH, as `rq cron` does. Run as many as you like: each slot runs once."""
     settings: Any = read_config_file(cli_config.config) if cli_config.config else {}  # type: ignore[no-untyped-call]
     if settings.get("DICT_CONFIG"):
         logging.config.dictConfig(settings["DICT_CONFIG"])
@@ -51,6 +60,7 @@ def command(cli_config: Any, config_path: str, logging_level: str, **options: An
         timing=Timing.of(options),
         namespace=options["namespace"],
         republish_after=options["republish_after"],
+        health_file=options["health_file"],
     )
     scheduler.load_config_from_file(config_path)
     scheduler.start()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""`taskguard show`: all that is known of one key."""
+"""`taskguard show`: everything that the store has about one key."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from taskguard.protocol.store import Entry
 @with_target
 @json_option
 def command(target: Target, words: tuple[str, ...], as_json: bool) -> None:
-    """Show all that the store knows of a key.
+    """Show everything that the store has about a key.
 
-    With -A, a task and the arguments of a call can be given instead: show -A shop shop.charge 42 currency=EUR.
+    With -A you can name a task and the arguments of a call instead: show -A shop shop.charge 42 currency=EUR.
     Arguments are JSON or Python literals; anything else is text.
 
-    Exit code 1 if nothing is known of it.
+    The exit code is 1 if the store has no entry for the key.
     """
     key = key_of(target, words)
     found = entries_of(target, key)
     if as_json:
         write_json([entry_as_json(entry) for entry in found])
     elif not found:
-        echo(f"Nothing is known of {key}: the next call of it runs.")
+        echo(f"The store has no entry for {key}: the next call runs.")
     for entry in found if not as_json else []:
         console().print(table(["", " "], _facts(entry, Readable(target.store).entry(entry)), folded=" "))
     if not found:
@@ -60,5 +60,5 @@ def _meaning_of_remaining(entry: Entry) -> str:
     if entry.state not in ("queued", "running"):
         return "remembered for"
     if entry.remaining <= 0:
-        return "ran out"
+        return "expired for"
     return "waits at most" if entry.state == "queued" else "lease left"

@@ -1,4 +1,4 @@
-"""`taskguard stats`: how much was claimed, skipped, lost and refused."""
+"""`taskguard stats`: how often tasks started, were skipped, lost their lease or were refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from taskguard.keys.maker import space_of
 from taskguard.protocol.store import Entry
 
 COUNTS = {
-    # what it is in JSON: what it is in a table
+    # name in JSON: heading in a table
     "starts": "STARTS",
     "queued": "QUEUED",
     "completed": "DONE",
@@ -46,9 +46,9 @@ _KINDS = {
 @with_target
 @json_option
 def command(target: Target, as_json: bool) -> None:
-    """Count what was decided lately, by task; and what is held now, and the longest of it.
+    """Count recent decisions by task, and show how many keys are held and which is held longest.
 
-    The counts come from the history, which keeps the newest decisions: the line above the table says since when.
+    The counts come from the history, which keeps the newest decisions; the line above the table shows how far back.
     """
     past = decisions(target.store, limit=ALL)
     facts = _facts(past, (entry for entry in target.store.scan() if not entry.key.startswith(INTERNAL)))
@@ -60,27 +60,27 @@ def command(target: Target, as_json: bool) -> None:
         longest = facts["longest_held"]
         say(f"Longest held: {longest['key']}, {longest['state']} for {age(time.time() - longest['since'])}")
     if not past:
-        say("The history is empty, or switched off.")
+        say("The history is empty, or it is off.")
         return
-    say(f"\nRuns of the last {_span(facts['ordinary_since'])}, the rest of the last {_span(facts['notable_since'])}:")
+    say(f"\nRuns in the last {_span(facts['ordinary_since'])}, the rest in the last {_span(facts['notable_since'])}:")
     names = _worth_a_column(facts["tasks"])
     rows = [[task, *[str(counts[name]) for name in names]] for task, counts in facts["tasks"].items()]
     console().print(table(["TASK", *[COUNTS[name] for name in names]], rows, folded="TASK"))
 
 
 def _worth_a_column(tasks: dict[str, Any]) -> list[str]:
-    """In a terminal, which is narrow, only what has happened to any task."""
+    """In a terminal, which is narrow, only the counts that are not 0 for every task."""
     return [name for name in COUNTS if not sys.stdout.isatty() or any(counts[name] for counts in tasks.values())]
 
 
 def _facts(past: list[Decision], entries: Iterable[Entry]) -> dict[str, Any]:
     tasks: dict[str, Counter[str]] = defaultdict(Counter)
-    met: set[tuple[str, str]] = set()
+    seen: set[tuple[str, str]] = set()
     for event in (decision.event for decision in past):
         if event.kind == "duplicate":
-            if (event.key, event.owner) in met:
-                continue  # it waits, and has looked again
-            met.add((event.key, event.owner))
+            if (event.key, event.owner) in seen:
+                continue  # the same job waits, and has tried again
+            seen.add((event.key, event.owner))
         for name in _counted(event):
             tasks[space_of(event.key)][name] += 1
     states: Counter[str] = Counter()

@@ -20,17 +20,17 @@ from taskguard.stores import open_store, safe_url
 class Target:
     store: Store
     name: str
-    """What to call it in front of people: the URL without its secrets."""
+    """The name to show: the URL without its password."""
     app: Any = None
-    """The Celery app, if one was named."""
+    """The Celery app named with `-A`."""
 
 
 def with_target(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give the command its `target`, opened and closed around it."""
+    """Open the store for the command, pass it as `target`, and close it afterwards."""
 
     @click.option("--store", "url", envvar="TASKGUARD_STORE", help="URL of the store.", show_envvar=True)
     @click.option("--namespace", envvar="TASKGUARD_NAMESPACE", help="Namespace of the entries.  [default: taskguard]")
-    @click.option("-A", "--app", "app_name", help="Celery app whose store it is, as for `celery -A`.")
+    @click.option("-A", "--app", "app_name", help="Use the store of this Celery app, named as for `celery -A`.")
     @wraps(command)
     def wrapper(*args: Any, url: str | None, namespace: str | None, app_name: str | None, **options: Any) -> Any:
         target = find_target(click.get_current_context())
@@ -43,24 +43,24 @@ def with_target(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def find_target(context: click.Context) -> Target:
-    """What the options say; of an app that was named the store is its own, whatever the environment says."""
+    """The store that the options name. `-A` wins over the environment, and `--store` over both."""
     app_name = context.params.get("app_name")
     app = find_app(app_name) if app_name else None
     url, namespace = (_given(context, name, unless=app is not None) for name in ("url", "namespace"))
     if url:
         return Target(open_store(url, namespace=namespace or "taskguard"), safe_url(url), app)
     if app is None:
-        raise click.UsageError("which store? Give --store URL or -A APP, or set TASKGUARD_STORE")
+        raise click.UsageError("which store? Write --store URL or -A APP, or set TASKGUARD_STORE")
     if namespace:
-        raise click.UsageError("--namespace goes with --store; the app has its own")
+        raise click.UsageError("--namespace needs --store; with -A the app sets the namespace")
     from taskguard.celery.guarding import guarding_of
+    from taskguard.stores.unusable import check_usable
 
-    guard = guarding_of(app).guard
-    return Target(guard.store, f"the store of {app.main or app_name}", app)
+    return Target(check_usable(guarding_of(app).guard.store), f"the store of {app.main or app_name}", app)
 
 
 def _given(context: click.Context, name: str, *, unless: bool) -> str | None:
-    """What an option says; *unless* it comes from the environment and something nearer was said."""
+    """The value of an option; None if it comes from the environment and *unless* is true."""
     if unless and context.get_parameter_source(name) is ParameterSource.ENVIRONMENT:
         return None
     value: str | None = context.params.get(name)
@@ -68,7 +68,7 @@ def _given(context: click.Context, name: str, *, unless: bool) -> str | None:
 
 
 def find_app(name: str) -> Any:
-    """The Celery app called *name* in the spelling of `celery -A`."""
+    """The Celery app called *name*, spelled as for `celery -A`."""
     require("-A", ("celery",), "celery")
     from celery.app.utils import find_app as find
 
@@ -76,9 +76,9 @@ def find_app(name: str) -> Any:
 
     try:
         app = install(find(name))
-        app.loader.import_default_modules()  # as a worker does: its tasks are known by then
+        app.loader.import_default_modules()  # as a worker does, so that all tasks are registered
     except TaskguardError:
         raise
-    except (Exception, SystemExit) as error:  # a module of the user's was run, and may raise anything
-        raise click.UsageError(f"there is no Celery app {name}: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # the user's module ran, and may raise anything
+        raise click.UsageError(f"cannot load the Celery app {name}: {type(error).__name__}: {error}") from error
     return app

@@ -1,4 +1,4 @@
-"""What may be shown in a terminal: a key, a job's id or an error can hold anything, also what would move the cursor."""
+"""Text that is safe in a terminal: a key, a job's id or an error can contain anything, even escape sequences."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import click
 
 
 def clean(text: str) -> str:
-    """The text as one line that says what is there and does nothing."""
-    return text if text.isprintable() else "".join(map(_shown, text))
+    """The text in one line, with every unprintable character escaped."""
+    return text if text.isprintable() else "".join(map(_escaped, text))
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Lines of ours, in which a stranger's text may stand."""
+    """Write lines that may contain a key or another text from outside."""
     click.echo("\n".join(clean(line) for line in text.split("\n")), err=err)
 
 
-def _shown(letter: str) -> str:
+def _escaped(letter: str) -> str:
     return letter if letter.isprintable() else ascii(letter)[1:-1]

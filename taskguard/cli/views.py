@@ -1,4 +1,4 @@
-"""An entry and a decision, as people and as programs read them."""
+"""Entries and decisions, for people and for programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STATES = ("queued", "running", "ran-out", "done", "free")
 
 
 def state_of(entry: Entry) -> str:
-    """Its state; `ran-out` for a claim whose lease is over, which counts as free."""
+    """The state of the entry; `ran-out` for a claim whose lease has expired, which counts as free."""
     return "ran-out" if entry.state in ("queued", "running") and entry.remaining <= 0 else entry.state
 
 
@@ -61,10 +61,10 @@ def decision_as_json(decision: Decision) -> dict[str, Any]:
 
 
 class Readable:
-    """Keys as people read them: `shop.charge order_id=42`.
+    """Shows keys as people read them: `shop.charge order_id=42`.
 
-    A key that is made of all arguments has no label: it is shown by the beginning of its digest, and by the arguments
-    where the history has them.
+    A key made of all arguments has no label. It appears as the beginning of its digest, with the arguments if the
+    history has them.
     """
 
     def __init__(self, store: Store) -> None:
@@ -95,33 +95,33 @@ def moment(at: float) -> str:
 
 
 def clock_time(at: float) -> str:
-    """Short, for a line among others of the same day."""
+    """The time of day, for a list of recent decisions."""
     return f"{datetime.fromtimestamp(at, timezone.utc):%H:%M:%S}"
 
 
-def told(decision: Decision, started: bool = False) -> str:
-    """What was decided, in a few words; *started* if the job had its turn all the same."""
+def summary(decision: Decision, started: bool = False) -> str:
+    """The decision in a few words; *started* if the job ran later."""
     event = decision.event
     words = _WORDS.get((event.kind, event.state)) or event.kind.replace("_", " ")
     if event.kind == "duplicate":
-        then = f"{event.state} by {short(event.holder)}, for {age(decision.at - event.since)} then"
-        words = f"waited: {then}" if started else f"skipped: {then}"
+        holder = f"job {short(event.holder)} had been {event.state} for {age(decision.at - event.since)}"
+        words = f"waited: {holder}" if started else f"skipped: {holder}"
     elif event.kind == "reused":
-        words = f"answered with the end of {short(event.holder)}: {event.state}"
+        words = f"reused the outcome of job {short(event.holder)}: {event.state}"
     if event.differs:
-        words += f"; with other {', '.join(event.differs)}"
+        words += f"; differs in {', '.join(event.differs)}"
     if event.arguments:
         words += f"; called with {event.arguments}"
     return f"{words} ({event.detail})" if event.detail else words
 
 
 _WORDS = {
-    ("claimed", "queued"): "took its place in the queue",
+    ("claimed", "queued"): "queued",
     ("claimed", "running"): "started",
-    ("took_over", "running"): "took over from a holder whose lease had run out",
-    ("took_over", "queued"): "took the place of a holder whose lease had run out",
+    ("took_over", "running"): "took over: the holder's lease had expired",
+    ("took_over", "queued"): "queued in place of a holder whose lease had expired",
     ("lost", ""): "lost its lease",
-    ("refused", ""): "its end was refused: another one has the key",
-    ("fence_refused", ""): "a write of it was refused: the resource has seen a higher token",
-    ("requeued", ""): "went back into the queue",
+    ("refused", ""): "its outcome was refused: a newer holder owns this work",
+    ("fence_refused", ""): "its write was refused: the resource has seen a higher token",
+    ("requeued", ""): "requeued",
 }

@@ -1,4 +1,4 @@
-"""`taskguard watch`: who holds what, and every decision as it is made."""
+"""`taskguard watch`: who holds what, and every decision as it happens."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from taskguard.cli.keys import fits
 from taskguard.cli.output import Duration, age, console, json_option, short, table, write_json_line
 from taskguard.cli.target import Target, with_target
 from taskguard.cli.text import clean
-from taskguard.cli.views import Readable, age_of, clock_time, decision_as_json, state_of, told
+from taskguard.cli.views import Readable, age_of, clock_time, decision_as_json, state_of, summary
 from taskguard.history import Decision, decisions
 from taskguard.protocol.store import Entry
 
 ROWS = 12
 SOONEST = 0.05
-"""Seconds between two looks, at least."""
+"""Minimum seconds between two looks."""
 AT_ONCE = 500
-"""Decisions read in one look; what is more than that between two looks is not shown."""
+"""Decisions read per look; if there are more between two looks, the oldest are not shown."""
 
 
 @click.command("watch")
 @with_target
-@click.option("--task", default="*", help="Only tasks whose name fits, such as 'billing.*'.")
+@click.option("--task", default="*", help="Only tasks whose name matches, such as 'billing.*'.")
 @click.option("--interval", type=Duration(), default=1.0, show_default=True, help="Seconds between two looks.")
-@click.option("--for", "duration", type=Duration(), default=None, help="End after so long; else at Ctrl-C.")
+@click.option("--for", "duration", type=Duration(), default=None, help="Stop after this long.  [default: at Ctrl-C]")
 @json_option
 def command(target: Target, task: str, interval: float, duration: float | None, as_json: bool) -> None:
-    """Show who holds what, and every decision as it is made. Ends with Ctrl-C.
+    """Show who holds what, and every decision as it happens, until you press Ctrl-C.
 
-    Where the output is no terminal it is one line per decision, or with --json one JSON object per line.
+    If the output is not a terminal, the command writes one line per decision, or with --json one JSON object per line.
     """
     give_up = None if duration is None else time.monotonic() + duration
     watched = Watched(target, task)
@@ -62,9 +62,9 @@ class Watched:
         self._is_first = True
 
     def new(self) -> list[Decision]:
-        """What was decided since the last look; at first, the last few.
+        """The decisions since the last look; on the first look, the last few.
 
-        A process tells a moment later than it decides, so the newest are read each time.
+        A process records a decision a moment after it, so each look reads the newest decisions again.
         """
         known = set(self._seen)
         found = [
@@ -82,7 +82,7 @@ class Watched:
 
     @property
     def title(self) -> str:
-        return "Held" if self._holders.is_whole else "Held (not all entries are looked at yet)"
+        return "Held" if self._holders.is_whole else "Held (the scan of all entries is not finished)"
 
 
 def _looks(interval: float, give_up: float | None) -> Iterator[None]:
@@ -101,7 +101,9 @@ def _lines(watched: Watched, interval: float, give_up: float | None, as_json: bo
                 write_json_line(decision_as_json(decision))
             else:
                 event = decision.event
-                line = f"{clock_time(decision.at)} {event.key} job {event.owner} {told(decision)} at {decision.where}"
+                line = (
+                    f"{clock_time(decision.at)} {event.key} job {event.owner} {summary(decision)} at {decision.where}"
+                )
                 click.echo(clean(line))
         sys.stdout.flush()
 
@@ -109,7 +111,7 @@ def _lines(watched: Watched, interval: float, give_up: float | None, as_json: bo
 def _live(watched: Watched, interval: float, give_up: float | None) -> None:
     past: deque[Decision] = deque(maxlen=ROWS)
     screen = console()
-    # The view hides the cursor: whoever ends us gets it back.
+    # The view hides the cursor: restore it also when a signal ends the command.
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
         with Live(console=screen, screen=False, auto_refresh=False) as live:
@@ -120,20 +122,20 @@ def _live(watched: Watched, interval: float, give_up: float | None) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def _fitting(screen: Console, shown: Readable, title: str, held: list[Entry], past: list[Decision]) -> Group:
-    """As many rows as the screen is high: what is too much would be cut at the end, where the newest are."""
+def _fitting(screen: Console, readable: Readable, title: str, held: list[Entry], past: list[Decision]) -> Group:
+    """As many rows as fit on the screen: rich would cut the rest at the end, where the newest are."""
     for rows in range(ROWS, 0, -1):
-        view = _view(shown, title, held[:rows], past[-rows:])
+        view = _view(readable, title, held[:rows], past[-rows:])
         if len(screen.render_lines(view, pad=False)) <= screen.height:
             break
     return view
 
 
-def _view(shown: Readable, title: str, held: list[Entry], past: list[Decision]) -> Group:
+def _view(readable: Readable, title: str, held: list[Entry], past: list[Decision]) -> Group:
     known = {entry.key: entry.label for entry in held}
-    holders = [[state_of(e), age(age_of(e)), shown.entry(e), short(e.owner), e.where, str(e.token)] for e in held]
+    holders = [[state_of(e), age(age_of(e)), readable.entry(e), short(e.owner), e.where, str(e.token)] for e in held]
     decided = [
-        [clock_time(d.at), shown.key(d.event.key, known.get(d.event.key, "")), short(d.event.owner), told(d)]
+        [clock_time(d.at), readable.key(d.event.key, known.get(d.event.key, "")), short(d.event.owner), summary(d)]
         for d in past
     ]
     return Group(

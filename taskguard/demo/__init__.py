@@ -1,1 +1,1 @@
-"""The guard at work, with real workers that are killed and stopped: `taskguard demo`."""
+"""`taskguard demo`: the guard with real workers, which the demo kills and stops."""

@@ -1,4 +1,4 @@
-"""The four acts. Each tells what it does while it does it, and says which effects there must be in the end."""
+"""The four acts. Each shows what it does as it happens, and records which effects must exist at the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BEATS = ("beat-1", "beat-2")
 
 class Play:
     def __init__(self, stage: Stage, screen: Screen) -> None:
-        from taskguard.demo import app, jobs  # they read the environment that the stage has set up
+        from taskguard.demo import app, jobs  # they read the environment that the stage sets
 
         self._stage = stage
         self._screen = screen
@@ -42,7 +42,7 @@ class Play:
         self._screen.say(f"ready: Celery {FIRST} and {SECOND} (prefork), {PARCELS}")
 
     def _start(self, name: str) -> None:
-        # Only one of them serves the bank, so that it is known whom to stop; the other one is told to when it is.
+        # Only one worker reads the bank's queue, so that the demo knows which to stop. Then the other one reads it.
         queues = f"{self._app.SHOP},{self._app.BANK}" if name == FIRST else self._app.SHOP
         self._stage.start_celery_worker(name, queues)
 
@@ -54,13 +54,13 @@ class Play:
         self._expected.append((act, list(names), is_guarded))
 
     def _begun(self, order: str, n: int = 1) -> Line:
-        """The *n*th body of that order, once it has begun."""
-        what = f"{order} to begin" if n == 1 else f"the lease of {order} to run out, and its message to come again"
+        """The *n*th body of that order, once it has started."""
+        what = f"{order} to start" if n == 1 else f"the lease of {order} to expire and its message to be redelivered"
         lines = self._stage.wait_until(lambda: self._ledger.story("begin", order)[n - 1 :], what)
         return lines[0]
 
     def _bank_answers(self, order: str) -> None:
-        self._ledger.tell("answer", order)
+        self._ledger.log("answer", order)
 
     def _effect(self, order: str, n: int = 1) -> None:
         self._stage.wait_until(lambda: self._ledger.effects()[order] >= n, f"the charge of {order}")
@@ -69,12 +69,13 @@ class Play:
 
     def many_calls(self) -> None:
         pace, order = self._stage.pace, "order-1"
-        self._screen.act(1, f"{pace.calls} calls, one run", f"{CALLERS} threads call charge.delay at once")
+        self._screen.act(1, f"{pace.calls} calls, one run", f"{CALLERS} threads call charge.delay at the same time")
         handles = self._call(pace.calls, lambda: self._app.charge.delay(order))
         line = self._begun(order)
         self._screen.say(f"{line.worker} runs it under token {line.token}")
-        twins = sum(handle.taskguard.duplicate for handle in handles)
-        self._screen.say(f"{len(handles)} calls: {len(handles) - twins} published, {twins} answered with its handle")
+        duplicates = sum(handle.taskguard.duplicate for handle in handles)
+        published = len(handles) - duplicates
+        self._screen.say(f"{len(handles)} calls: {published} published, {duplicates} got its handle")
         self._bank_answers(order)
         results = {handle.get(timeout=60) for handle in (handles[0], handles[-1])}
         ids = len({handle.id for handle in handles})
@@ -105,7 +106,7 @@ class Play:
                 except Exception as error:
                     made.append(error)
 
-        # Not a pool: at a Ctrl-C its threads are waited for, and they wait for a server that is gone.
+        # Not a pool: at Ctrl-C a pool waits for its threads, which wait for a server that is gone.
         for _ in range(CALLERS):
             threading.Thread(target=work, daemon=True).start()
         self._stage.wait_until(lambda: self._have_called(made, times), "the calls")
@@ -121,7 +122,7 @@ class Play:
 
     def killed(self) -> None:
         order = "order-2"
-        self._screen.act(2, "A worker is killed in the middle", "kill -9: it cannot clean up, nor tell anybody")
+        self._screen.act(2, "A worker is killed mid-job", "kill -9: it can neither clean up nor notify anybody")
         self._app.charge.delay(order)
         first = self._begun(order)
         self._screen.say(f"{first.worker} (pid {first.pid}) charges under token {first.token}")
@@ -131,7 +132,7 @@ class Play:
         self._screen.say(f"{first.worker} and all its processes are killed", good=False)
         self._expect("2  a worker killed", order)
         if is_off():
-            self._screen.say("nobody takes over: the broker waits an hour for its acknowledgement", good=False)
+            self._screen.say("nobody takes over: the broker waits an hour for the acknowledgement", good=False)
             self._start(first.worker)
             return
         second = self._begun(order, 2)
@@ -141,7 +142,9 @@ class Play:
         self._bank_answers(order)
         self._effect(order)
         is_higher = second.token > first.token
-        words = f"taken over {waited:.1f} s after the kill, by a {'' if is_higher else 'NOT '}higher token, and charged"
+        words = (
+            f"taken over {waited:.1f} s after the kill, under a {'' if is_higher else 'NOT '}higher token, and charged"
+        )
         self._screen.say(words, good=is_higher)
         self._start(first.worker)
         self._stage.breathe()
@@ -150,17 +153,17 @@ class Play:
 
     def stopped(self) -> None:
         guarded, plain = "order-3", "order-4"
-        self._screen.act(3, "A worker is stopped past its lease, and wakes", "beside it the same without taskguard")
+        self._screen.act(3, "A worker is stopped past its lease, and wakes", "next to it, the same without taskguard")
         self._stage.wait_until_ready(FIRST, SECOND)
         self._screen.beside("", "with taskguard", "without")
         self._app.charge_fenced.delay(guarded)
         self._app.charge_plain.delay(plain)
         first, _ = self._begun(guarded), self._begun(plain)
-        self._screen.beside(FIRST, f"token {first.token}", "begins")
+        self._screen.beside(FIRST, f"token {first.token}", "starts")
         self._stage.breathe()
         self._stage.children[FIRST].stop()
         self._screen.beside(FIRST, "is stopped (SIGSTOP)", "is stopped")
-        self._stage.wait_until(self._serve_the_bank, f"{SECOND} to serve its queue too")
+        self._stage.wait_until(self._serve_the_bank, f"{SECOND} to read its queue too")
         self._redeliver(self._stage.pace.redelivery)
         second, _ = self._begun(guarded, 2), self._begun(plain, 2)
         self._screen.beside(SECOND, f"token {second.token}", "runs it again")
@@ -171,7 +174,7 @@ class Play:
         self._screen.beside(SECOND, "charges", "charges")
         self._stage.breathe()
         self._stage.children[FIRST].wake()
-        self._screen.beside(FIRST, "wakes, wants to charge", "wakes, wants to charge")
+        self._screen.beside(FIRST, "wakes, tries to charge", "wakes, tries to charge")
         refusal = self._stage.wait_until(lambda: self._ledger.story("refused", guarded), "the refusal")[0]
         self._effect(plain, 2)
         self._screen.beside(FIRST, "is refused", "charges a second time", outcome=True)
@@ -184,7 +187,7 @@ class Play:
         return self._app.app.control.add_consumer(self._app.BANK, destination=[f"{SECOND}@demo"], reply=True, timeout=5)
 
     def _redeliver(self, wait: float) -> None:
-        """What a Redis broker does by itself after an hour: it delivers again what nobody has acknowledged."""
+        """Redeliver what nobody has acknowledged, as a Redis broker does by itself after an hour."""
         with self._app.app.connection_for_read() as connection:
             channel = connection.default_channel
             found = channel.client.hgetall(channel.unacked_key)
@@ -196,7 +199,7 @@ class Play:
     # -- 4 -----------------------------------------------------------------------------------------------------------
 
     def two_beats(self) -> None:
-        self._screen.act(4, "Two beats, one tick each", "no leader: both are due at each slot, one publishes")
+        self._screen.act(4, "Two beats, one tick each", "no leader: both reach each slot, one publishes")
         for name in BEATS:
             self._stage.start_beat(name)
         self._stage.wait_until_ready(*BEATS)
@@ -207,7 +210,7 @@ class Play:
             at = time.strftime("%H:%M:%S", time.localtime(int(slot.split()[1])))
             runs = self._ledger.effects()[slot]
             self._screen.say(f"slot {at}: {runs} run", good=runs == 1)
-        # A doubled message would come within the time of a redelivery.
+        # If a message was published twice, its second copy arrives within this time.
         time.sleep(1.0)
         self._expect(f"4  two beats, {len(slots)} slots", *slots)
 

@@ -1,4 +1,4 @@
-"""The Celery app of the demo: what its workers and its beats are started with."""
+"""The Celery app of the demo's workers and beats."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ app.conf.update(
         "tick": {
             "task": "taskguard.demo.app.tick",
             "schedule": TICK,
-            # Every slot counts in the ledger, also one that both beats were late for.
+            # The score counts every slot, even one that both beats were late for.
             "options": {"overlap": "allow_all", "catch_up": "all"},
         }
     },
@@ -36,8 +36,8 @@ app.conf.update(
 
 @singleton_task(app, key="order", on_done="reuse_success", keep_for=3600, lease=pace.lease)
 def charge(order: str, fence: Fence) -> int:
-    """A charge that happens once, whatever dies when: the effect and the memory of it commit together."""
-    ledger.tell("begin", order, fence.token)
+    """A charge that happens once, even if a worker dies: the effect and its record commit together."""
+    ledger.log("begin", order, fence.token)
     ledger.wait_for_bank(order)
     with ledger.open() as connection:
         if fence.once(connection):
@@ -47,36 +47,36 @@ def charge(order: str, fence: Fence) -> int:
 
 @singleton_task(app, key="order", key_space="bank", lease=pace.lease, on_lost="continue")
 def charge_fenced(order: str, fence: Fence) -> None:
-    """A charge that a replaced holder cannot make.
+    """A charge that a superseded holder cannot make.
 
-    With `on_lost="continue"` the body is not told that it was replaced: it goes on, and runs into the fence.
+    With `on_lost="continue"` nothing interrupts the body of a superseded holder: its write reaches the fence.
     """
-    ledger.tell("begin", order, fence.token)
+    ledger.log("begin", order, fence.token)
     ledger.wait_for_bank(order)
     try:
         with ledger.open() as connection:
             fence.protect(connection, resource=order)
             ledger.charge(connection, order, fence.token)
     except StaleFenceError as error:
-        ledger.tell("refused", order, fence.token, str(error))
+        ledger.log("refused", order, fence.token, str(error))
         raise
-    ledger.tell("wrote", order, fence.token)
+    ledger.log("wrote", order, fence.token)
 
 
 @app.task(acks_late=True)  # type: ignore[untyped-decorator]
 def charge_plain(order: str) -> None:
     """The same without taskguard."""
-    ledger.tell("begin", order)
+    ledger.log("begin", order)
     ledger.wait_for_bank(order)
     with ledger.open() as connection:
         ledger.charge(connection, order)
-    ledger.tell("wrote", order)
+    ledger.log("wrote", order)
 
 
 @singleton_task(app, lease=pace.lease)
 def tick(fence: Fence) -> Any:
-    """One run of the schedule; it knows which slot it is for, whoever published it and whenever it runs."""
-    # Switched off, nobody tells it the slot; then it can only look at the clock.
+    """One run of the schedule. The fence has its slot, whichever beat published it and whenever it runs."""
+    # With TASKGUARD_OFF=1 the fence has no slot: the clock is the best guess.
     slot = fence.scheduled_for.timestamp() if fence.scheduled_for is not None else time.time()
     with ledger.open() as connection:
         ledger.charge(connection, f"tick {slot:.0f}", fence.token)

@@ -12,7 +12,7 @@ QUEUE = "parcels"
 @singleton_task(key="order", on_done="reuse_success", keep_for=3600, lease=scene.pace().lease)
 def ship(order: str, fence: Fence) -> int:
     ledger = scene.ledger()
-    ledger.tell("begin", order, fence.token)
+    ledger.log("begin", order, fence.token)
     ledger.wait_for_bank(order)
     with ledger.open() as connection:
         if fence.once(connection):

@@ -1,8 +1,8 @@
-"""The process that starts all others, and ends them when the demo is over, however it ends.
+"""The process that starts all others, and kills them when the demo ends, however it ends.
 
-It is the one that must survive: the demo may be interrupted, or killed. It runs in a session of its own, so that a
-Ctrl-C does not reach it, starts what it is told to on its input, and when its input ends, because the demo closed it or
-is gone, it kills everything that it started and removes the folder.
+The keeper must survive the demo, which the user may interrupt or kill. It runs in a session of its own, so that Ctrl-C
+does not reach it. It starts each command that it reads from its input. When the input ends, because the demo closed it
+or died, the keeper kills everything that it started and removes the folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main(folder: str) -> None:
     for line in sys.stdin:
         started.append(_start(json.loads(line)))
         print(started[-1].pid, flush=True)
-    # None of them was waited for: until now their numbers cannot have been given to other processes.
+    # Nobody has waited for these processes yet, so the system cannot have reused their pids.
     leaders = {process.pid for process in started}
     give_up = time.monotonic() + 10
     while _kill(leaders) and time.monotonic() < give_up:
@@ -46,7 +46,7 @@ def _start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
 
 
 def _kill(leaders: set[int]) -> bool:
-    """Kill all members of these sessions, also those that are stopped; whether there were any."""
+    """Kill all processes of these sessions, even stopped ones; whether there were any."""
     members = [pid for pid in members_of(leaders) if not is_gone(pid)]
     for pid in members:
         with suppress(ProcessLookupError):
@@ -55,7 +55,7 @@ def _kill(leaders: set[int]) -> bool:
 
 
 def members_of(leaders: set[int]) -> list[int]:
-    """The processes of these sessions: a worker's pool and the horses of RQ stay in the session of their worker."""
+    """The processes of these sessions: the children of a worker's pool and RQ's work horses stay in its session."""
     found = []
     for pid in _all_processes():
         with suppress(OSError):
@@ -72,7 +72,7 @@ def _all_processes() -> list[int]:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether it has ended, and at most its number is still taken."""
+    """Whether the process has ended; it may still be a zombie."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] in ("Z", "X")

@@ -1,4 +1,4 @@
-"""The ledger of the demo's shop: a SQLite file that the tasks write to, and from which the score is read."""
+"""The ledger of the demo's shop: a SQLite file that the tasks write and the score reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS story (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a task tells of itself. The score does not look at it."""
+    """One line of the log that tasks write. The score does not read it."""
 
     event: str
     what: str
@@ -37,7 +37,7 @@ class Ledger:
     def __init__(self, path: Path, worker: str = "") -> None:
         self._path = path
         self._worker = worker
-        """In whose name this process writes."""
+        """The name under which this process writes."""
 
     def create(self) -> None:
         with self.open() as connection:
@@ -56,10 +56,10 @@ class Ledger:
     # -- what the tasks write ----------------------------------------------------------------------------------------
 
     def charge(self, connection: sqlite3.Connection, what: str, token: int = 0) -> None:
-        """The effect: in the caller's own transaction."""
+        """Write the effect in the caller's own transaction."""
         connection.execute("INSERT INTO effect VALUES (?, ?, ?)", (what, token, self._worker))
 
-    def tell(self, event: str, what: str, token: int = 0, detail: str = "") -> None:
+    def log(self, event: str, what: str, token: int = 0, detail: str = "") -> None:
         row = (event, what, token, self._worker, os.getpid(), detail, time.time())
         with self.open() as connection:
             connection.execute(
@@ -67,11 +67,11 @@ class Ledger:
             )
 
     def wait_for_bank(self, what: str) -> None:
-        """The bank takes its time: until the demo lets it answer."""
+        """Wait until the demo lets the bank answer."""
         give_up = time.monotonic() + 120
         while not self.story("answer", what):
             if time.monotonic() > give_up:
-                raise TimeoutError(f"the bank does not answer for {what}")
+                raise TimeoutError(f"the bank did not answer for {what}")
             time.sleep(0.05)
 
     # -- what the demo reads -----------------------------------------------------------------------------------------
@@ -90,6 +90,6 @@ class Ledger:
             return [Line(*row) for row in rows]
 
     def workers(self) -> dict[int, str]:
-        """Which worker had which token."""
+        """The worker that ran under each token."""
         with self.open() as connection:
             return dict(connection.execute("SELECT token, worker FROM story WHERE token > 0"))

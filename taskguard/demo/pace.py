@@ -1,4 +1,4 @@
-"""How long things take in the demo. The workers read it too."""
+"""How fast the demo runs. The workers read it too."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ class Pace:
     calls: int = 500
     rq_calls: int = 50
     lease: float
-    """Seconds of silence after which a worker counts as dead."""
+    """Seconds without a renewal after which a worker counts as dead."""
     redelivery: float
-    """Seconds after which a message that nobody acknowledged is delivered again in the third act."""
+    """Seconds after which the third act redelivers an unacknowledged message."""
     ticks: int
-    """How many slots of the schedule are watched, one a second."""
+    """Number of slots that the fourth act counts, one per second."""
     breath: float
-    """A pause for the reader where something has happened."""
+    """Seconds to pause for the reader after an event."""
 
 
 FULL = Pace(lease=4.0, redelivery=5.0, ticks=8, breath=2.5)

@@ -17,7 +17,7 @@ from taskguard.errors import StoreError
 
 
 def play(pace: Pace, *, to_stderr: bool = False) -> Score:
-    """Play it, and leave no process behind, however it ends."""
+    """Run the demo, and leave no process behind, however it ends."""
     console = Console(highlight=False, stderr=to_stderr)
     console.width = min(WIDTH, console.width) if console.is_terminal else WIDTH
     before = signal.signal(signal.SIGTERM, _terminate)
@@ -49,21 +49,21 @@ def _play(stage: Stage, console: Console) -> Score:
 
 
 def _holders(stage: Stage) -> Callable[[], list[Holder]]:
-    """Who holds what just now, as the store tells it."""
+    """Who holds what now, from the store."""
     known: dict[str, Holder] = {}
 
     def look() -> list[Holder]:
         from taskguard.demo.app import charge, charge_fenced
         from taskguard.demo.jobs import ship
 
-        store = charge.taskguard.guarding.guard.store  # RQ's too: it is the same server
+        store = charge.taskguard.guarding.guard.store  # RQ's store is the same server
         keys = {
             "order-1": charge.taskguard.key("order-1"),
             "parcel-1": ship.taskguard.key("parcel-1"),
             "order-2": charge.taskguard.key("order-2"),
             "order-3": charge_fenced.taskguard.key("order-3"),
         }
-        with suppress(StoreError):  # the view is not the demo: it shows what it knew
+        with suppress(StoreError):  # an unavailable store must not end the demo: the view keeps its last state
             workers = stage.ledger.workers()
             for what, key in keys.items():
                 entry = store.get(key)

@@ -1,4 +1,4 @@
-"""What a process of the demo finds in its environment: where things are, and how fast the demo is played."""
+"""The environment of the demo's processes: the folder, the server, and how fast the demo runs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from taskguard.demo.pace import Pace
 _FOLDER, _URL, _PACE, _WORKER = (f"TASKGUARD_DEMO_{name}" for name in ("FOLDER", "URL", "PACE", "WORKER"))
 
 _OF_THE_USER = ("CELERY_", "RQ_", "DJANGO_SETTINGS_MODULE", "TASKGUARD_STORE", "TASKGUARD_NAMESPACE")
-"""Variables that begin so are about apps of the user's. Celery prefers CELERY_BROKER_URL to what an app says."""
+"""Prefixes of variables for the user's own apps. CELERY_BROKER_URL would override the broker of the demo's app."""
 
 
 def leave_the_user_alone() -> None:
-    """Nothing of the demo, here or in a process that it starts, reaches a broker, store or project of the user's."""
+    """Remove these variables, so that no process of the demo reaches the user's broker, store or project."""
     for name in [name for name in os.environ if name.startswith(_OF_THE_USER)]:
         del os.environ[name]
 

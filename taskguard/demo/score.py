@@ -1,4 +1,4 @@
-"""What the ledger says in the end: each effect once, none lost, none doubled."""
+"""The score from the ledger: which effects happened, were lost, or happened twice."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ class Score:
 
     @property
     def is_right(self) -> bool:
-        """Nothing guarded was lost or doubled; and what was not guarded was doubled, else nothing was shown."""
-        shown = all(row.doubled for row in self.rows if not row.is_guarded)
-        return self.total.expected == self.total.found and not self.total.lost and not self.total.doubled and shown
+        """No guarded effect is lost or doubled, and the unguarded one is doubled: otherwise the demo proves nothing."""
+        is_contrasted = all(row.doubled for row in self.rows if not row.is_guarded)
+        return (
+            self.total.expected == self.total.found and not self.total.lost and not self.total.doubled and is_contrasted
+        )

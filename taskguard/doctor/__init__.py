@@ -1,7 +1,7 @@
-"""Finds what breaks locks in production, and says what to change: `examine(store)`, or with the app that uses it.
+"""Finds what breaks locks in production, and what to change: `examine(store)`, or `examine(store, app)`.
 
-Each check is a function that is given a `Patient` and answers with findings; none of them changes anything but a key of
-its own. `docs/doctor.md` has a section for each finding.
+Each check is a function that takes a `Patient` and yields findings. A check writes no key except one of its own.
+`docs/doctor.md` has a section for each finding.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ __all__ = ["IDS", "Finding", "Level", "Patient", "examine"]
 
 
 def examine(store: Store, app: Any = None) -> list[Finding]:
-    """All findings about *store*, and about the Celery *app* whose store it is; errors first."""
+    """All findings about *store*, and about the Celery *app* that uses it; errors first."""
     from taskguard.doctor import clock, observed, process, servers
 
     checks = [*process.CHECKS, *servers.CHECKS, *clock.CHECKS, *observed.CHECKS]
     if app is not None:
-        from taskguard.doctor import beats, broker, celery  # which needs Celery
+        from taskguard.doctor import beats, broker, celery  # they import Celery
 
         checks += [*celery.CHECKS, *beats.CHECKS, *broker.CHECKS]
     patient = Patient(store, app)

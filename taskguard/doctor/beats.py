@@ -1,4 +1,4 @@
-"""Whether scheduled jobs are guarded."""
+"""Checks that scheduled jobs are guarded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from taskguard.doctor.finding import Finding, Patient
 from taskguard.schedule.entry import PREFIX
 
 _OURS = {
-    # where a scheduler is from: the one of ours that takes its place
+    # module of a scheduler: the guarded scheduler that replaces it
     "celery.beat": ("GuardedScheduler", "taskguard"),
     "django_celery_beat.schedulers": ("GuardedDatabaseScheduler", "taskguard_django"),
     "redbeat": ("GuardedRedBeatScheduler", "taskguard_redbeat"),
@@ -20,36 +20,36 @@ _OURS = {
 
 
 def are_guarded(patient: Patient) -> Iterator[Finding]:
-    """Two beats of Celery's own each publish every slot."""
+    """With Celery's own beat, two beats both publish every slot."""
     conf, named = patient.app.conf, dict(load_extension_class_names("celery.beat_schedulers"))
     scheduler = named.get(conf.beat_scheduler, str(conf.beat_scheduler))
     module = scheduler.replace(":", ".").rpartition(".")[0]
     has_none = module == "celery.beat" and not conf.beat_schedule
-    if has_none or _is_guarded(scheduler) or _was_at_work(patient):
+    if has_none or _is_guarded(scheduler) or _has_run(patient):
         return
     name, short = _OURS.get(module, ("", ""))
     yield Finding(
         "TG208",
         "warning",
         "beat_scheduler",
-        f"scheduled jobs are published by {scheduler}, and nothing shows that a beat guards them: a second beat, or "
-        "one that restarts, may publish a run twice or leave one out",
-        f'set beat_scheduler = "taskguard.celery.beat:{name}", or start each beat with -S {short}; then any number of '
-        "them can run"
+        f"{scheduler} publishes scheduled jobs, and the store has no trace of a guarded beat: a second beat, or a beat "
+        "that restarts, may publish a run twice or miss one",
+        f'set beat_scheduler = "taskguard.celery.beat:{name}", or start each beat with -S {short}; then you can '
+        "run any number of beats"
         if name
-        else "set beat_scheduler to what taskguard.celery.beat.guarded makes of that class",
+        else "set beat_scheduler to the class that taskguard.celery.beat.guarded makes from it",
     )
 
 
 def _is_guarded(scheduler: str) -> bool:
     try:
         return issubclass(symbol_by_name(scheduler), Guarded)
-    except Exception:  # its package is not here, or needs a Django that is set up
+    except Exception:  # its package is not installed, or needs a configured Django
         return "taskguard" in scheduler
 
 
-def _was_at_work(patient: Patient) -> bool:
-    """What `celery beat -S` is told is in no setting; what a guarded beat knows of its entries is in the store."""
+def _has_run(patient: Patient) -> bool:
+    """Whether a guarded beat has run: no setting shows `celery beat -S`, but the store has what such a beat wrote."""
     return any(entry.key.endswith(":known") for entry in patient.store.scan(PREFIX))
 
 

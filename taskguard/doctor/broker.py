@@ -1,4 +1,4 @@
-"""What the broker and the workers have: whether the jobs that the store calls queued still have a message."""
+"""Checks that the jobs that the store calls queued still have a message, at the broker or at a worker."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from taskguard.keys.maker import space_of
 from taskguard.protocol.store import Entry
 
 SETTLES_WITHIN = 5.0
-"""Seconds that a call has to publish its message after its claim."""
+"""Seconds after its claim within which a call publishes its message."""
 ASK_FOR = 1.0
-"""Seconds that workers have to say which messages they keep."""
+"""Seconds that workers have to answer which messages they hold."""
 
 
 def messages(patient: Patient) -> Iterator[Finding]:
-    """A queue that was purged leaves entries of jobs that never come."""
+    """A purged queue leaves the entries of jobs that never run."""
     waiting = [entry for entry in patient.store.scan() if _waits(entry, patient)]
     if not waiting:
         return
     try:
-        # In this order: a message that a worker takes meanwhile is seen at one of the two.
+        # In this order: a message that a worker takes in between counts at least once.
         in_queues = _messages_in_queues(patient.app)
         at_workers = _ids_at_workers(patient.app)
     except (OperationalError, OSError) as error:
@@ -32,8 +32,8 @@ def messages(patient: Patient) -> Iterator[Finding]:
             "TG212",
             "warning",
             "the broker",
-            f"it could not be asked whether {len(waiting)} queued job(s) still have a message ({error})",
-            "start it, or let the doctor reach it",
+            f"the doctor cannot reach it to check that {len(waiting)} queued job(s) still have a message ({error})",
+            "start the broker, or run the doctor where it can reach it",
         )
         return
     waiting = [entry for entry in waiting if entry.owner not in at_workers and _is_still(entry, patient)]
@@ -43,17 +43,17 @@ def messages(patient: Patient) -> Iterator[Finding]:
             "TG211",
             "warning",
             ", ".join(tasks[:5]) + (", …" if len(tasks) > 5 else ""),
-            f"{len(waiting)} job(s) are queued, the queues of the app hold {in_queues} message(s), and no worker keeps "
-            "theirs: after `celery purge`, or a broker that lost its data, a call of the same work gets the handle of "
-            "a job that never comes, until taskguard_republish_after "
-            f"({patient.guarding.settings.republish_after:g} s) has passed and the next call publishes it again",
-            "free the keys of the lost jobs with `taskguard release --queued`, with --task if other queues have been "
-            "left alone; if the jobs wait in queues that this app does not name, --ignore TG211",
+            f"{len(waiting)} job(s) are queued, the queues of the app hold {in_queues} message(s), and no worker holds "
+            "theirs: after `celery purge`, or if the broker lost its data, a call of the same work gets the handle of "
+            "a job that never runs, until taskguard_republish_after "
+            f"({patient.guarding.settings.republish_after:g} s) has passed and the next call republishes it",
+            "free the keys of the lost jobs with `taskguard release --queued`; add --task if other queues were not "
+            "purged. If the jobs wait in queues that this app does not name, use --ignore TG211",
         )
 
 
 def _waits(entry: Entry, patient: Patient) -> bool:
-    """Whether its message should be in a queue by now: its countdown or eta is over."""
+    """Whether the job's message should be in a queue by now: its countdown or eta has passed."""
     queued_for = patient.guarding.settings.queued_for
     is_due = 0 < entry.remaining <= queued_for and time.time() - entry.since >= SETTLES_WITHIN
     return entry.state == "queued" and is_due and space_of(entry.key) in _spaces(patient)
@@ -79,7 +79,7 @@ def _length(connection: Any, queue: str) -> int:
     channel = connection.channel()
     try:
         return int(channel.queue_declare(queue=queue, passive=True).message_count)
-    except connection.channel_errors:  # there is no such queue yet; that ended the channel
+    except connection.channel_errors:  # the queue does not exist yet; the broker closed the channel
         return 0
     finally:
         if getattr(channel, "is_open", True):

@@ -1,4 +1,4 @@
-"""Whether this host's clock agrees with the store's."""
+"""Checks that this host's clock agrees with the store's."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from taskguard.doctor.finding import Finding, Patient
 from taskguard.protocol.store import Claim, Ending, Lease
 
 MOST = 1.0
-"""Seconds by which clocks may differ, beside what the question itself took."""
+"""Seconds by which the clocks may differ, beyond the error of the measurement."""
 
 
 def agrees(patient: Patient) -> Iterator[Finding]:
-    """Leases end by the store's clock alone; delays, time-outs of waiting and schedules go by the host's."""
+    """Leases expire by the store's clock alone; delays, waiting times and schedules follow the host's."""
     if patient.store.guarantees.clock != "the server's":
         return
     ahead, unsure = _difference(patient)
@@ -24,14 +24,14 @@ def agrees(patient: Patient) -> Iterator[Finding]:
             "TG105",
             "warning",
             repr(patient.store),
-            f"this host's clock is {abs(ahead):.1f} s {which} the store's: delayed and scheduled jobs start so much "
-            "too early or too late, and what people are shown as ages is wrong",
-            "let both follow NTP (chrony, systemd-timesyncd)",
+            f"this host's clock is {abs(ahead):.1f} s {which} the store's: delayed and scheduled jobs start too "
+            "early or too late by that much, and the ages in the command line's output are wrong",
+            "synchronize both by NTP (chrony, systemd-timesyncd)",
         )
 
 
 def _difference(patient: Patient) -> tuple[float, float]:
-    """How far this host is ahead, and by how much that may be wrong: the store says when a claim of ours was."""
+    """How far this host's clock is ahead, and the error of that: the store returns its own time of a claim."""
     key, name = f"taskguard:doctor:{uuid4().hex}", uuid4().hex
     before = time.time()
     lease = patient.store.claim(Claim(key, name, name, lease=10, keep_for=1))

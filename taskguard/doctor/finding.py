@@ -1,4 +1,4 @@
-"""What a check is given and what it answers."""
+"""What a check takes and what it yields."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ Level: TypeAlias = Literal["error", "warning"]
 IDS: dict[str, str] = {
     "TG101": "the store evicts entries",
     "TG102": "the store forgets everything when it restarts",
-    "TG103": "the store may forget the last moments when it restarts",
-    "TG104": "a fail-over can lose what was acknowledged",
-    "TG105": "the clocks of this host and of the store differ",
-    "TG106": "the store is this process's own",
+    "TG103": "the store may forget its last writes when it restarts",
+    "TG104": "a failover can lose acknowledged writes",
+    "TG105": "the clocks of this host and the store differ",
+    "TG106": "the store is in the memory of one process",
     "TG107": "guarding is switched off",
-    "TG108": "the store is a file of one host",
-    "TG109": "the store does not tell how it is set up",
+    "TG108": "the store is a file on one host",
+    "TG109": "the store does not show its settings",
     "TG201": "the visibility timeout is shorter than a job",
-    "TG202": "a job that dies with its worker is not delivered again",
-    "TG203": "a queued entry can be over before its job starts",
-    "TG204": "an end is forgotten before its message can come back",
+    "TG202": "a job is lost, or late, if its worker dies",
+    "TG203": "a queued entry can expire before its job starts",
+    "TG204": "keep_for is shorter than a redelivery takes",
     "TG205": "there is no result backend",
     "TG206": "options that cannot work together",
-    "TG207": "a pattern fits no task",
+    "TG207": "a pattern matches no task",
     "TG208": "scheduled jobs are not guarded",
     "TG209": "a delay is longer than the visibility timeout",
-    "TG210": "RabbitMQ does not wait so long for an acknowledgement",
+    "TG210": "a job runs longer than RabbitMQ waits for its acknowledgement",
     "TG211": "queued jobs have no message",
-    "TG212": "the broker cannot be asked",
+    "TG212": "the broker is unavailable",
     "TG301": "a key ignores an argument that varies",
     "TG302": "leases were lost",
 }
@@ -40,14 +40,14 @@ IDS: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be."""
+    """One problem that the doctor found."""
 
     id: str
     level: Level
     about: str
-    """What it was found at: the store, a setting, a task."""
+    """What has the problem: the store, a setting, a task."""
     problem: str
-    """What is so, and what follows from it."""
+    """What is wrong, and what follows from it."""
     advice: str
     """What to change."""
 
@@ -57,7 +57,7 @@ class Finding:
 
 
 class Patient:
-    """What is examined: a store, and perhaps the Celery app that uses it."""
+    """What the doctor examines: a store, and the Celery app that uses it if there is one."""
 
     def __init__(self, store: Store, app: Any = None) -> None:
         self.store = store
@@ -65,7 +65,7 @@ class Patient:
 
     @cached_property
     def decisions(self) -> list[Decision]:
-        """What was decided of late, the oldest first."""
+        """The recent decisions, oldest first."""
         return decisions(self.store, limit=2 * MOST)
 
     @cached_property

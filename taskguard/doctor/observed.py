@@ -1,4 +1,4 @@
-"""What the history shows: calls that were skipped though they were not the same, leases that were lost."""
+"""Checks the history: skipped calls whose arguments differed, and lost leases."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from taskguard.doctor.finding import Finding, Patient
 from taskguard.keys.maker import space_of
 
 
-def key_tells_all(patient: Patient) -> Iterator[Finding]:
-    """Calls that were answered with another call's run, and had other arguments."""
+def key_is_complete(patient: Patient) -> Iterator[Finding]:
+    """Calls that were skipped, or reused an outcome, although their arguments differed."""
     answered: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for decision in patient.decisions:
         event = decision.event
@@ -25,17 +25,16 @@ def key_tells_all(patient: Patient) -> Iterator[Finding]:
                 "TG301",
                 "warning",
                 task,
-                f"{count} of {len(skipped)} skipped calls had another {argument} than the job that they were skipped "
-                "for: what they asked for was not done",
-                f'let key= name {argument} too if it makes it other work; write on_conflict="run_once_more" if the '
-                "newest arguments must win; leave it as it is if it does not matter",
+                f"{count} of {len(skipped)} skipped calls differed in {argument}; their value was ignored",
+                f"if calls that differ in {argument} are different work, name it in key= too; if the newest arguments "
+                'must win, write on_conflict="run_once_more"; if the difference does not matter, use --ignore TG301',
             )
 
 
 def _started(patient: Patient) -> set[tuple[str, str]]:
-    """The jobs that had their turn, perhaps after they had waited for another one."""
+    """The jobs that ran, perhaps after they waited for another one."""
     events = [decision.event for decision in patient.decisions]
-    # One that runs beside its holder, because nothing is enforced, is what would have been skipped.
+    # With enforce=False a duplicate runs beside the holder: it counts as skipped.
     return {
         (space_of(event.key), event.owner)
         for event in events
@@ -44,13 +43,13 @@ def _started(patient: Patient) -> set[tuple[str, str]]:
 
 
 def _with_newest(patient: Patient) -> set[str]:
-    """Tasks of which one more run has the newest arguments: `run_once_more`."""
+    """Tasks with `run_once_more`: one more run has the newest arguments."""
     keys = {decision.event.key for decision in patient.decisions}
     return {space_of(key) for key in keys if key.endswith(":next")}
 
 
 def keeps_its_leases(patient: Patient) -> Iterator[Finding]:
-    """Holders that were replaced while they worked."""
+    """Jobs that lost their lease while they ran."""
     lost: dict[str, set[str]] = defaultdict(set)
     for decision in patient.decisions:
         if decision.event.kind in ("lost", "refused", "fence_refused") and "hold_at_most" not in decision.event.detail:
@@ -60,10 +59,10 @@ def keeps_its_leases(patient: Patient) -> Iterator[Finding]:
             "TG302",
             "warning",
             task,
-            f"{len(times)} run(s) lost the lease while they worked: the process was stopped, starved or cut off from "
+            f"{len(times)} run(s) lost the lease: the process was stopped, starved of CPU or cut off from "
             "the store for longer than lease=, or somebody released the key by hand",
-            "see `taskguard explain KEY`; give the worker more CPU, or the task a longer lease=",
+            "run `taskguard explain KEY`; give the worker more CPU, or the task a longer lease=",
         )
 
 
-CHECKS = (key_tells_all, keeps_its_leases)
+CHECKS = (key_is_complete, keeps_its_leases)

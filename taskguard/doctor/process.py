@@ -1,4 +1,4 @@
-"""What the environment of this process says."""
+"""Checks the environment of this process."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from taskguard.runtime.switch import VARIABLE, is_off
 
 
 def guards(patient: Patient) -> Iterator[Finding]:
-    """The off switch is for tests, and an environment is easily copied from them."""
+    """The off switch is for tests, and it is easy to copy a test environment."""
     if is_off():
         yield Finding(
             "TG107",
             "error",
             VARIABLE,
-            "it is set to 1 here: whatever runs with this environment guards nothing, and every duplicate runs",
-            f"unset {VARIABLE}, in what your workers and callers are started with too",
+            "it is set to 1 here: processes with this environment guard nothing, and every duplicate runs",
+            f"unset {VARIABLE} here and in the environment of your workers and callers",
         )
 
 

@@ -1,4 +1,4 @@
-"""What the server of the store is set to: eviction, persistence, replicas."""
+"""Checks the settings of the store's server: eviction, persistence, replicas."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from taskguard.stores.memory import MemoryStore
 Check = Callable[[Patient], Iterator[Finding]]
 
 
-def tells(patient: Patient) -> Iterator[Finding]:
-    """A user without rights for INFO, as rules against dangerous commands leave it."""
+def shows_settings(patient: Patient) -> Iterator[Finding]:
+    """A Redis user may lack the right to call INFO, for example with -@dangerous."""
     try:
         _ask_info(patient)
     except StoreUnavailableError:
@@ -24,14 +24,13 @@ def tells(patient: Patient) -> Iterator[Finding]:
             "TG109",
             "warning",
             repr(patient.store),
-            f"it does not answer INFO ({error.problem}): whether it evicts, persists and replicates is not known",
-            "let the doctor ask as a user who may (+info +config|get); or look for TG101 to TG104 by hand, and leave "
-            "this finding out with --ignore TG109",
+            f"it does not answer INFO ({error.problem}): the doctor cannot check eviction, persistence and replication",
+            "run the doctor as a user with +info +config|get; or check TG101 to TG104 by hand and use --ignore TG109",
         )
 
 
 def evicts(patient: Patient) -> Iterator[Finding]:
-    """Redis may throw an entry away when memory is short: all of them have an end, so the volatile-* policies too."""
+    """Redis may evict entries when memory is short; the volatile-* policies do too, since every entry expires."""
     policy = _eviction_policy(patient)
     if policy:
         yield Finding(
@@ -44,7 +43,7 @@ def evicts(patient: Patient) -> Iterator[Finding]:
 
 
 def persists(patient: Patient) -> Iterator[Finding]:
-    """What a restart leaves."""
+    """What the store forgets when it restarts."""
     info = _info(patient)
     if info and info.get("aof_enabled") == "0":
         if _config(patient, "save"):
@@ -52,8 +51,8 @@ def persists(patient: Patient) -> Iterator[Finding]:
                 "TG103",
                 "warning",
                 repr(patient.store),
-                "Redis keeps snapshots only: a restart forgets what was decided since the last one, and a job that "
-                "ended in that time runs again if its message comes back",
+                "Redis only takes snapshots: a restart forgets every write since the last one, and a job that ended in "
+                "that time runs again if the broker redelivers its message",
                 "set appendonly yes",
             )
         else:
@@ -61,7 +60,7 @@ def persists(patient: Patient) -> Iterator[Finding]:
                 "TG102",
                 "error",
                 repr(patient.store),
-                "Redis keeps nothing on disk: after a restart every key is free and every end forgotten",
+                "Redis writes nothing to disk: after a restart every key is free and every record is gone",
                 "set appendonly yes",
             )
     elif info and _config(patient, "appendfsync") == "no":
@@ -69,7 +68,7 @@ def persists(patient: Patient) -> Iterator[Finding]:
             "TG103",
             "warning",
             repr(patient.store),
-            "appendfsync is no: a crash of the machine forgets about half a minute",
+            "appendfsync is no: a crash of the machine loses about the last half minute of writes",
             "set appendfsync everysec, or always",
         )
     if _setting(patient, "fsync") == "off":
@@ -83,17 +82,18 @@ def persists(patient: Patient) -> Iterator[Finding]:
 
 
 def replicates(patient: Patient) -> Iterator[Finding]:
-    """Replicas that need not have a write before it is acknowledged."""
+    """Replicas may lack a write that the server has acknowledged."""
     info = _info(patient)
     if info.get("connected_slaves", "0") != "0" and "min_slaves_good_slaves" not in info:
         yield Finding(
             "TG104",
             "warning",
             repr(patient.store),
-            f"Redis has {info['connected_slaves']} replica(s), none of which must have a write: after a fail-over two "
-            "holders of one key can overlap (their tokens still rise, and the fence decides)",
-            "set min-replicas-to-write 1, which makes it seldom; keep work that must not overlap behind fence.once or "
-            "fence.protect, or on a store that survives a fail-over",
+            f"Redis has {info['connected_slaves']} replica(s) and acknowledges a write that none of them has: after a "
+            "failover two holders of one key can overlap (with fence.protect your database still accepts only the "
+            "newer holder's writes)",
+            "set min-replicas-to-write 1, which makes an overlap rare; protect work that must not overlap with "
+            "fence.once or fence.protect, or use a store that survives a failover",
         )
     standbys = _standbys(patient)
     if standbys and (not _setting(patient, "synchronous_standby_names") or _commits_alone(patient)):
@@ -101,32 +101,33 @@ def replicates(patient: Patient) -> Iterator[Finding]:
             "TG104",
             "warning",
             repr(patient.store),
-            f"PostgreSQL has {standbys} standby server(s), none of which must have a write: after a fail-over two "
-            "holders of one key can overlap (their tokens still rise, and the fence decides)",
-            "set synchronous_standby_names, with synchronous_commit = on; or keep work that must not overlap behind "
+            f"PostgreSQL has {standbys} standby server(s) and acknowledges a write that none of them has: after a "
+            "failover two holders of one key can overlap (with fence.protect your database still accepts only the "
+            "newer holder's writes)",
+            "set synchronous_standby_names, with synchronous_commit = on; or protect work that must not overlap with "
             "fence.once or fence.protect",
         )
 
 
 def is_shared(patient: Patient) -> Iterator[Finding]:
-    """A store in the memory of one process guards that process."""
+    """A store in the memory of one process guards only that process."""
     if isinstance(patient.store, MemoryStore):
         yield Finding(
             "TG106",
             "error",
             repr(patient.store),
-            "entries are in the memory of one process: each child of a prefork worker, and each caller, has its own, "
-            "and nothing is guarded between them",
-            'name a store that all of them can reach: taskguard_store = "redis://…", "postgresql://…", or on one host '
+            "entries are in the memory of one process: each child of a prefork worker and each caller has its own, and "
+            "they do not exclude each other",
+            'set a store that all of them can reach: taskguard_store = "redis://…", "postgresql://…", or on one host '
             '"sqlite:///…"',
         )
 
 
-CHECKS: tuple[Check, ...] = (tells, evicts, persists, replicates, is_shared)
+CHECKS: tuple[Check, ...] = (shows_settings, evicts, persists, replicates, is_shared)
 
 
 def _info(patient: Patient) -> dict[str, str]:
-    """What INFO says, for Redis; empty for any other store, and for one that does not tell."""
+    """The reply to INFO for Redis; empty for any other store, and if the server refuses."""
     try:
         return _ask_info(patient)
     except StoreUnavailableError:
@@ -144,13 +145,13 @@ def _ask_info(patient: Patient) -> dict[str, str]:
 
 
 def _eviction_policy(patient: Patient) -> str:
-    """How the store's server evicts; empty if it does not, and of one that does not tell."""
+    """The eviction policy of the store's server; empty if it does not evict, and if the server refuses to say."""
     ask: Any = getattr(patient.store, "eviction_policy", None)
     return "" if ask is None else Eviction().learn(ask)
 
 
 def _config(patient: Patient, name: str) -> str:
-    """A setting of Redis; of a server that does not tell, what it usually is."""
+    """A setting of Redis; its default if the server refuses to say."""
     execute: Any = patient.store.execute  # type: ignore[attr-defined]
     try:
         reply = execute(b"CONFIG", b"GET", name)

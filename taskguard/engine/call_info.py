@@ -14,4 +14,5 @@ class CallInfo:
     """Whose handle this is: the call's own id, or its twin's."""
     duplicate: bool = False
     state: str = "queued"
+    """Of the job; "unclaimed" if the store did not answer, so that its worker is the first to ask for the key."""
     since: float = 0.0

@@ -83,7 +83,7 @@ class Claiming:
             raise DuplicateTaskError(*facts)
         if waited >= policy.wait_up_to:
             about = {"holder": held.owner, "state": held.state, "since": held.since, "token": held.token}
-            self._guard.tell("wait_timeout", claim, **about)
+            self._guard.report("wait_timeout", claim, **about)
             raise WaitTimeoutError(*facts, round(waited, 3))
         if policy.on_conflict.run == "skip" and is_other:
             self._claim = replace(claim, join=held.owner)  # it ends as the holder does

@@ -37,10 +37,16 @@ from taskguard.engine.envelope import Envelope
 from taskguard.engine.guarded import GuardedFunction
 from taskguard.engine.layers import Layer
 from taskguard.engine.under import known_by, raising
-from taskguard.engine.unguarded import lone_fence
+from taskguard.engine.unguarded import UnguardedFence
 from taskguard.engine.work import Work, effects_of
 from taskguard.engine.worker import Delivery
-from taskguard.errors import ConfigurationError, KeyArgumentError, StoreError, TooManyStartsError
+from taskguard.errors import (
+    ConfigurationError,
+    KeyArgumentError,
+    StoreError,
+    StoreUnavailableError,
+    TooManyStartsError,
+)
 from taskguard.guard import Guard, new_attempt
 from taskguard.protocol.names import check_claim
 from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Held, How, Lease
@@ -67,7 +73,7 @@ class Port:
     guards: Sequence[Guard]
     """One for each layer."""
     body: Callable[[], Any]
-    delivery: Delivery
+    machine: Delivery
     store_option = "store and namespace"
     arguments = ""
     """Those of the call, where the history is to show them."""
@@ -147,8 +153,8 @@ class Port:
             other_store = self._other_store()
         except StoreError as error:
             away = error
-        delivery = self.delivery = self.begin()
-        return self._drive(delivery, delivery.begin(other_store) if away is None else delivery.store_away(away))
+        machine = self.machine = self.begin()
+        return self._drive(machine, machine.begin(other_store) if away is None else self._store_away(machine, away))
 
     def _identify(self, guarded: GuardedFunction, args: Any, kwargs: Any) -> bool:
         """False if the arguments do not fit the body. A scheduled job that has no key ends within its slot."""
@@ -178,44 +184,49 @@ class Port:
         _logger.error("%s", problem)
         return ConfigurationError(problem)
 
-    def _drive(self, delivery: Delivery, effect: Effect) -> Any:
+    def _drive(self, machine: Delivery, effect: Effect) -> Any:
         """From the delivery's first effect to its last."""
         try:
             while not isinstance(effect, Last):
-                effect = _CARRIED_OUT[type(effect)](self, delivery, effect)
+                effect = _CARRIED_OUT[type(effect)](self, machine, effect)
             return self._finish(effect)
         except BaseException as error:
             # A job's time can be over at any point, in these very lines too. It is nobody's failure but the job's.
             again = self.comes_again(error) if came_by_signal(error) else None
             if again is not None:
-                settle_all(self.guards, delivery.cut_off(error, *again))
+                settle_all(self.guards, machine.cut_off(error, *again))
             raise
         finally:
             for work in self.works.values():
                 work.abandon()
 
-    def _ask(self, delivery: Delivery, effect: Ask) -> Effect:
+    def _ask(self, machine: Delivery, effect: Ask) -> Effect:
         at = effect.layer
         try:
             asked, answer = self.guards[at].ask(
                 check_claim(effect.claim),
-                tell=delivery.layers[at].slot is None and not effect.again,
+                report=machine.layers[at].slot is None and not effect.again,
                 arguments=self.arguments,
-                after_outage=delivery.envelope.after_outage,
+                after_outage=machine.envelope.after_outage,
             )
         except StoreError as error:
-            return delivery.store_away(error)
+            return self._store_away(machine, error)
         if isinstance(answer, Lease):
             work = self.works[at] = self.work(at, answer, asked)
-            if at < len(delivery.layers) - 1:
+            if at < len(machine.layers) - 1:
                 work.keep_alive()  # what is asked for next may be waited for
-        return delivery.answered(answer, time.time())
+        return machine.answered(answer, time.time())
+
+    def _store_away(self, machine: Delivery, error: StoreError) -> Effect:
+        if not isinstance(error, StoreUnavailableError):
+            _logger.error("%s: the store refuses this worker, which somebody must put right: %s", self.name, error)
+        return machine.store_away(error)
 
     def work(self, at: int, lease: Lease, asked: float) -> Work:
         """The claim that was granted."""
         slot, (idempotency_key, effect) = self.slot, self._known_by()
         moment, schedule = (None, "") if slot is None else (slot.scheduled_for, slot.schedule)
-        policy = self.delivery.layers[at].policy
+        policy = self.machine.layers[at].policy
         return Work(self.guards[at], policy, lease, asked, idempotency_key, moment, effect, schedule)
 
     def _known_by(self) -> tuple[str, str]:
@@ -224,49 +235,49 @@ class Port:
         given = envelope.idempotency_key
         return known_by(envelope.key, self.occurrence, given=given, slot=slot, is_reused=is_reused)
 
-    def _look(self, delivery: Delivery, effect: Look) -> Effect:
+    def _look(self, machine: Delivery, effect: Look) -> Effect:
         try:
             entry = self.guards[-1].store.get(effect.entry)
         except StoreError as error:
-            return delivery.store_away(error)
-        return delivery.looked(entry)
+            return self._store_away(machine, error)
+        return machine.looked(entry)
 
-    def _run_body(self, delivery: Delivery, _: RunBody) -> Effect:
-        return delivery.body_ended(self.run(list(self.works.values())))
+    def _run_body(self, machine: Delivery, _: RunBody) -> Effect:
+        return machine.body_ended(self.run(list(self.works.values())))
 
-    def _wait(self, delivery: Delivery, effect: Wait) -> Effect:
-        return delivery.waited(*self.wait(effect))
+    def _wait(self, machine: Delivery, effect: Wait) -> Effect:
+        return machine.waited(*self.wait(effect))
 
-    def _look_after(self, delivery: Delivery, effect: LookAfter) -> Effect:
-        return delivery.holder_is(self.look_after(effect.holder), time.time())
+    def _look_after(self, machine: Delivery, effect: LookAfter) -> Effect:
+        return machine.holder_is(self.look_after(effect.holder), time.time())
 
-    def _stand_in(self, delivery: Delivery, effect: StandIn) -> Effect:
+    def _stand_in(self, machine: Delivery, effect: StandIn) -> Effect:
         self.stand_in(effect.holder, effect.envelope)
-        return delivery.stood_in(time.time())
+        return machine.stood_in(time.time())
 
-    def _republish(self, delivery: Delivery, effect: Republish) -> Effect:
+    def _republish(self, machine: Delivery, effect: Republish) -> Effect:
         self.republish(effect.envelope, effect.within)
-        return delivery.republished()
+        return machine.republished()
 
-    def _rename(self, delivery: Delivery, effect: Rename) -> Effect:
-        return delivery.renamed(*self.rename(effect.done))
+    def _rename(self, machine: Delivery, effect: Rename) -> Effect:
+        return machine.renamed(*self.rename(effect.done))
 
-    def _settle(self, delivery: Delivery, step: Settle | EndQueued | RaiseTokens) -> Effect:
+    def _settle(self, machine: Delivery, step: Settle | EndQueued | RaiseTokens) -> Effect:
         try:
             if isinstance(step, RaiseTokens):
-                self.guards[-1].raise_tokens(step.entry, step.floor, delivery.layers[-1].policy)
-                return delivery.settled(True)
+                self.guards[-1].raise_tokens(step.entry, step.floor, machine.layers[-1].policy)
+                return machine.settled(True)
             if isinstance(step, EndQueued):
-                return delivery.settled(carry_out(self.guards[-1], step))
+                return machine.settled(carry_out(self.guards[-1], step))
             self.before(step)
             work = self.works.get(step.layer)
             if work is None:
-                return delivery.settled(carry_out(self.guards[step.at], step))
-            return delivery.settled(_end(self.guards[step.layer], work, step))
+                return machine.settled(carry_out(self.guards[step.at], step))
+            return machine.settled(_end(self.guards[step.layer], work, step))
         except StoreError as error:
             report = _logger.error if isinstance(step, Settle) and step.matters else _logger.warning
             report("%s: recording its end failed: %s", self.name, error)
-            return delivery.not_settled(error)
+            return machine.not_settled(error)
 
     # -- the end of it ---------------------------------------------------------------------------------------------
 
@@ -285,7 +296,7 @@ class Port:
             return self._run_unguarded(effect)
         assert isinstance(effect, Drop)
         if effect.holder is not None:
-            _report_skipped(self.guards[0], self.delivery.layers[0], effect.holder)
+            _report_skipped(self.guards[0], self.machine.layers[0], effect.holder)
         return self.drop(effect)
 
     def _run_unguarded(self, effect: RunUnguarded) -> Any:
@@ -306,9 +317,9 @@ class Port:
     def run_without_store(self) -> Any:
         if self.guarded is None:
             return self.body()
-        layer, (idempotency_key, effect) = self.delivery.layers[-1], self._known_by()
+        layer, (idempotency_key, effect) = self.machine.layers[-1], self._known_by()
         effects = effects_of(layer.policy, layer.owner, idempotency_key, effect)
-        with lone_fence(layer.entry, layer.owner, idempotency_key, effects) as fence:
+        with UnguardedFence(layer.entry, layer.owner, idempotency_key, effects) as fence:
             if self.slot is not None:
                 fence.scheduled_for, fence.schedule = self.slot.scheduled_for, self.slot.schedule
             return self.body()
@@ -334,7 +345,7 @@ def _end(guard: Guard, work: Work, step: Settle) -> bool:
         return work.requeue(step.seconds, copy_for=step.copy_for, keep_starts=step.keep_starts, copy=step.copy)
     if step.error is not None:
         if isinstance(step.error, TooManyStartsError):
-            guard.tell("too_many_starts", work.lease, token=work.lease.token, detail=str(step.error))
+            guard.report("too_many_starts", work.lease, token=work.lease.token, detail=str(step.error))
         return work.fail(step.error)
     return work.complete(step.how, step.outcome) if step.verb == "complete" else work.release(step.how, step.outcome)
 
@@ -373,7 +384,7 @@ def end_queued(guard: Guard, entry: str, owner: str, ending: Ending) -> bool:
     if found is None or found.state != "queued" or found.owner != owner:
         return False
     claim = Claim(entry, owner, new_attempt(), lease=ADOPTED_FOR, keep_for=ending.keep_for)
-    _, answer = guard.ask(claim, tell=False, patience=0.0)
+    _, answer = guard.ask(claim, report=False, patience=0.0)
     return isinstance(answer, Lease) and guard.store.release(answer, ending)
 
 
@@ -389,4 +400,4 @@ def _report_skipped(guard: Guard, layer: Layer, holder: Held) -> None:
     assert slot is not None
     facts = {"holder": holder.owner, "state": holder.state, "since": holder.since}
     detail = f"slot {slot.scheduled_for.isoformat()}, at its worker"
-    guard.tell("slot_skipped", Claimant(slot.schedule, layer.owner, ""), detail=detail, **facts)
+    guard.report("slot_skipped", Claimant(slot.schedule, layer.owner, ""), detail=detail, **facts)

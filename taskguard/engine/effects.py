@@ -17,6 +17,7 @@ Reason = Literal[
     "running",  # another job runs
     "other_store",  # its publisher asked another store than this process does
     "store_away",
+    "store_refuses",  # a wrong password, a missing driver: somebody must put it right
     "lost",  # its lease was lost, or its token refused
     "replaced",  # its end was refused: another run has begun
     "newer",  # a call with newer arguments has its place
@@ -28,6 +29,7 @@ WHY: dict[Reason, str] = {
     "running": "waits for a job that runs",
     "other_store": "was published by a process that uses another store",
     "store_away": "waits for the store, which does not answer",
+    "store_refuses": "waits until the store, which refuses this worker, is put right",
     "lost": "lost its lease",
     "replaced": "was replaced by another run",
     "newer": "ends as a call with newer arguments does",

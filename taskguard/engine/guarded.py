@@ -8,7 +8,7 @@ from typing import Any
 from taskguard.engine.envelope import Envelope
 from taskguard.guard import Guard
 from taskguard.keys.maker import KeyMaker
-from taskguard.protocol.entry_names import place_of, run_of
+from taskguard.protocol.entry_names import queue_entry_of, run_of
 from taskguard.protocol.policy import Policy
 from taskguard.protocol.store import Entry
 
@@ -86,7 +86,7 @@ class GuardedFunction:
 
     def _entries(self, args: Any, kwargs: Any) -> list[str]:
         key, policy = self.key(*args, **kwargs), self.policy
-        names = {run_of(policy, key, ""), place_of(policy, key)} if policy.hold != "queued" else {key}
+        names = {run_of(policy, key, ""), queue_entry_of(policy, key)} if policy.hold != "queued" else {key}
         return sorted(names - {""})
 
 

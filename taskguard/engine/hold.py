@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from taskguard.engine.claiming import Claiming
 from taskguard.engine.under import Ended, settle
-from taskguard.engine.unguarded import LoneFence, lone_fence
+from taskguard.engine.unguarded import UnguardedFence
 from taskguard.errors import ConfigurationError, LeaseLostError, OutcomeNotKeptError
 from taskguard.fence import Fence, fence_held_here
 from taskguard.keys.signatures import runs_later
@@ -43,7 +43,7 @@ class Hold(Block, ContextDecorator):
         self._present: Presence | None = None
         self._fence: Fence | None = None
         self._shared: Shared | None = None
-        self._lone: LoneFence | None = None
+        self._unguarded: UnguardedFence | None = None
 
     def __call__(self, function: Any) -> Any:
         if runs_later(function):
@@ -65,13 +65,13 @@ class Hold(Block, ContextDecorator):
             self._join(self._fence, self._present)
             return self._fence
         if is_off():
-            self._lone = lone_fence(self._key, self._guard.new_owner())
-            return self._lone.__enter__()
+            self._unguarded = UnguardedFence(self._key, self._guard.new_owner())
+            return self._unguarded.__enter__()
         return self._claim(self._present)
 
     def leave(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._lone is not None:
-            self._lone.leave(kind, error, trace)
+        if self._unguarded is not None:
+            self._unguarded.leave(kind, error, trace)
         elif self._shared is None or self._shared.work.holding.is_held_beside(self._present):
             self._leave_it_to_others(error)
         else:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.value import Value
-from taskguard.protocol.entry_names import job_of, next_of, place_of, run_of
+from taskguard.protocol.entry_names import job_of, next_of, queue_entry_of, run_of
 from taskguard.protocol.policy import Policy
 from taskguard.protocol.store import MICROS
 from taskguard.schedule.note import Note
@@ -94,9 +94,9 @@ def _conflict_of(slot: Note) -> Conflict:
     return "skip" if slot.overlap == "skip" else "wait"
 
 
-def queue_entry_of(policy: Policy, envelope: Envelope) -> str:
+def job_queue_entry(policy: Policy, envelope: Envelope) -> str:
     """The entry that holds the job's place in the queue; empty if it has none."""
-    return envelope.queue_entry or place_of(policy, envelope.key)
+    return envelope.queue_entry or queue_entry_of(policy, envelope.key)
 
 
 def is_next(envelope: Envelope) -> bool:

@@ -177,7 +177,7 @@ class Leaving(Value):
 
     def free_queue_entry(self) -> Settle:
         """The job starts, or ends: the next one may take its place in the queue."""
-        return free_place(self.queue_entry, self.layers[-1], self.facts.attempt)
+        return release_queue_entry(self.queue_entry, self.layers[-1], self.facts.attempt)
 
     def _next_step(self) -> Effect:
         if self.steps:
@@ -330,7 +330,7 @@ _ENDS = {
 _WORDS: dict[str, How] = {"ignored": "ignored", "rejected": "rejected", "released": "released"}
 
 
-def free_place(queue_entry: str, inner: Layer, attempt: str) -> Settle:
+def release_queue_entry(queue_entry: str, inner: Layer, attempt: str) -> Settle:
     """A job's place in the queue becomes free."""
     return Settle(
         verb="release",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from taskguard.engine.drive import carry_out
 from taskguard.engine.effects import Settle
 from taskguard.engine.layers import Layer, Terms
-from taskguard.engine.leaving import free_place
+from taskguard.engine.leaving import release_queue_entry
 from taskguard.engine.value import Value
 from taskguard.guard import Guard
 from taskguard.protocol.store import Claimant, How
@@ -57,9 +57,9 @@ class Gone(Value):
             accepted = carry_out(guard, step)
             done = done or (accepted and not is_over)
         if self.queue_entry and (done or anyway):
-            carry_out(guards[-1], free_place(self.queue_entry, self.layers[-1], self.attempt))
+            carry_out(guards[-1], release_queue_entry(self.queue_entry, self.layers[-1], self.attempt))
         if done:
-            guards[-1].tell("failed" if how == "failed" else "released", self._claimant, detail=detail)
+            guards[-1].report("failed" if how == "failed" else "released", self._claimant, detail=detail)
         return done
 
     def requeue(
@@ -73,7 +73,7 @@ class Gone(Value):
             step.keep_starts = keep_starts
             done = carry_out(guard, step) or done
         if done:
-            guards[-1].tell("requeued", self._claimant, detail=detail)
+            guards[-1].report("requeued", self._claimant, detail=detail)
         return done
 
     @property

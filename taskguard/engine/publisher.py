@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 from taskguard.engine.effects import Ask, Effect, EndQueued, Known, Last, Look, LookAfter, Raise, StandIn
 from taskguard.engine.envelope import Envelope
+from taskguard.engine.layers import job_queue_entry
 from taskguard.engine.value import Value
 from taskguard.errors import DuplicateTaskError, PayloadMismatchError
 from taskguard.keys.maker import is_of_another_call
-from taskguard.protocol.entry_names import is_queued, next_of, place_of, run_of
+from taskguard.protocol.entry_names import is_queued, next_of, run_of
 from taskguard.protocol.policy import REUSE, Policy
 from taskguard.protocol.store import Claim, Completed, Entry, Held, How, Lease
 from taskguard.schedule.note import may_be_of_a_slot
@@ -69,7 +70,7 @@ class Call(Value):
 
     def begin(self) -> Effect:
         envelope = self.envelope
-        self.entry = envelope.queue_entry or place_of(self.policy, envelope.key)
+        self.entry = job_queue_entry(self.policy, envelope)
         if not self.entry or envelope.slot:
             return self.unclaimed()  # whether it may run is for the worker to ask, or for the run of its slot
         if self.policy.on_conflict.enqueue == "run_once_more" and not envelope.queue_entry:

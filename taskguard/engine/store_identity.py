@@ -29,9 +29,14 @@ class Identity:
 
     def name(self, guard: Guard, patience: float) -> str:
         """The name of this process's store."""
-        if time.monotonic() - self._asked > ASK_AGAIN:
+        if not self.known:
             self._ask(guard, self._name or os.urandom(8).hex(), patience)
         return self._name
+
+    @property
+    def known(self) -> str:
+        """The name, if it is known without asking; else nothing."""
+        return self._name if time.monotonic() - self._asked <= ASK_AGAIN else ""
 
     def is_other(self, guard: Guard, name: str, at: float) -> bool:
         """Whether a message that was published under *name*, at the time *at*, belongs to another store."""
@@ -44,7 +49,7 @@ class Identity:
 
     def _ask(self, guard: Guard, name: str, patience: float) -> None:
         claim = Claim(KEY, name, os.urandom(12).hex(), state="queued", lease=LONGEST, keep_for=LONGEST)
-        _, answer = guard.ask(claim, tell=False, patience=patience)
+        _, answer = guard.ask(claim, report=False, patience=patience)
         if isinstance(answer, Lease):
             self._name, self._since = name, time.time()
         elif isinstance(answer, Held):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 from taskguard.engine.value import Value
-from taskguard.engine.work import Kept, Work, names_claim
+from taskguard.engine.work import KeptAlive, Work, names_claim
 from taskguard.errors import LeaseLostError, StoreError
 from taskguard.fence import current_fences
 
@@ -51,7 +51,7 @@ def run_claimed(work: Work, body: Callable[[], T], *, matters: bool = True) -> T
     Raises `LeaseLostError` if the body returned and the store refuses that end; and if *matters*, `StoreError` if the
     store cannot record it.
     """
-    with Kept(work):
+    with KeptAlive(work):
         try:
             value = run_under((work,), body)
         except BaseException as error:

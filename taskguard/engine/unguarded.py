@@ -35,24 +35,21 @@ def _new_token() -> int:
     return _newest
 
 
-def lone_fence(key: str, owner: str, idempotency_key: str = "", effects: Effects | None = None) -> LoneFence:
-    """The block runs under a fence of its own; no store knows of it.
-
-    *effects* are those of the same work where it is guarded: what `once` has seen of it there counts here too.
-    """
-    return LoneFence(key, owner, idempotency_key, effects)
-
-
-def fence_of_direct_call(keys: KeyMaker, args: Sequence[Any], kwargs: Mapping[str, Any]) -> LoneFence:
-    """The same for a call that nobody guards. Each is work of its own."""
+def fence_of_direct_call(keys: KeyMaker, args: Sequence[Any], kwargs: Mapping[str, Any]) -> UnguardedFence:
+    """The fence of a call that nobody guards. Each such call is work of its own."""
     key = keys.space
     with suppress(Exception):  # nothing is claimed under it: a key that cannot be made is no reason not to run
         key = keys(args, kwargs)
-    return LoneFence(key, f"direct-call:{os.urandom(8).hex()}", "", None)
+    return UnguardedFence(key, f"direct-call:{os.urandom(8).hex()}")
 
 
-class LoneFence(Block):
-    def __init__(self, key: str, owner: str, idempotency_key: str, effects: Effects | None) -> None:
+class UnguardedFence(Block):
+    """Runs its block under a fence of its own, which no store knows.
+
+    *effects* are those of the same work where it is guarded: what `once` recorded there counts here too.
+    """
+
+    def __init__(self, key: str, owner: str, idempotency_key: str = "", effects: Effects | None = None) -> None:
         lease = Lease(key, owner, "unguarded", token=_new_token(), starts=1)
         self._holding = Holding(lease, seconds=LONGEST, asked=since_boot(), on_lost="continue")
         known_by = idempotency_key or owner

@@ -28,8 +28,8 @@ REPLY_ON_ITS_WAY = 30.0
 def effects_of(policy: Policy, owner: str, idempotency_key: str, effect_key: str | None = None) -> Effects:
     effect = effect_key or idempotency_key
     # Work by a key may be done again, by another job, when its time is over; one and the same job's work never.
-    is_the_job_s = policy.on_done == "rerun" and effect == idempotency_key
-    return Effects(effect, effect if is_the_job_s else owner, policy.keep)
+    belongs_to_the_job = policy.on_done == "rerun" and effect == idempotency_key
+    return Effects(effect, effect if belongs_to_the_job else owner, policy.keep)
 
 
 def names_claim(error: BaseException, key: str, token: int) -> bool:
@@ -99,7 +99,7 @@ class Work:
         self._leave_body()
         if isinstance(error, StaleFenceError) and error.token == self.lease.token:
             detail = f"{error.resource} has seen {error.mark}"
-            self._guard.tell("fence_refused", self.lease, token=error.token, detail=detail)
+            self._guard.report("fence_refused", self.lease, token=error.token, detail=detail)
         lost = self.holding.body.meaning_of(error) if self.holding.body is not None else None
         if lost is not None:
             raise lost from None
@@ -223,7 +223,7 @@ class Work:
             self.abandon()
 
 
-class Kept(Block):
+class KeptAlive(Block):
     """The work is renewed while this block runs, its end included, and not after it, whatever became of the end."""
 
     def __init__(self, work: Work) -> None:

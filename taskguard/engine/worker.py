@@ -147,7 +147,7 @@ class Delivery(Leaving):
         if self.envelope.after_outage:
             self.envelope = self.envelope._replace(after_outage=False)
         if self.queue_entry and is_next(self.envelope):
-            self.phase = "taking_place"
+            self.phase = "checking_queue_entry"
             return Look(entry=self.queue_entry)
         return self._run()
 
@@ -218,7 +218,7 @@ class Delivery(Leaving):
         if self.phase == "yielding":
             assert isinstance(held, Entry)
             return self._ask() if known == "gone" else self._yield_to(held, known, now)
-        if self.phase == "taking_place":
+        if self.phase == "checking_queue_entry":
             return self._run() if known == "gone" else self._join_newer(held.owner if held is not None else "")
         assert isinstance(held, Held)
         envelope, layer = self.envelope, self.layers[self.at]
@@ -368,17 +368,21 @@ class Delivery(Leaving):
         )
 
     def store_away(self, error: StoreError) -> Effect:
-        """The store could not be asked, before the body."""
+        """The store could not be asked, or refused the question, before the body.
+
+        A refusal is never hidden by "run_unguarded": the job waits until somebody has put it right.
+        """
         passing = isinstance(error, StoreUnavailableError)
+        reason: Reason = "store_away" if passing else "store_refuses"
         what = self.terms.on_store_error
-        is_free = not self.met_another and self.phase != "taking_place"
-        if what == "run_unguarded" and is_free:
+        is_free = not self.met_another and self.phase != "checking_queue_entry"
+        if what == "run_unguarded" and is_free and passing:
             return self.leave(
                 RunUnguarded(error=error), outer="nothing"
             )  # a slot that it has lasts as long as the body
-        if self.phase == "taking_place" and self.facts.can_wait:
-            return self.leave(self.deferral("store_away"), own="release")  # whether it has its place is not known
-        if (what == "fail" and not self.met_another) or not self.facts.can_wait or not passing:
+        if self.phase == "checking_queue_entry" and self.facts.can_wait:
+            return self.leave(self.deferral(reason), own="release")  # whether it has its place is not known
+        if (what == "fail" and not self.met_another) or not self.facts.can_wait:
             return self.leave(Raise(error=error), how="failed", outer="requeue" if self.facts.retried else "release")
-        self.envelope = self.envelope._replace(after_outage=True)
-        return self.leave(self.deferral("store_away"))
+        self.envelope = self.envelope._replace(after_outage=True)  # nor could its holder renew
+        return self.leave(self.deferral(reason))

@@ -1,6 +1,6 @@
-"""A `Receiver` before an ASGI application: FastAPI, Starlette, Django, Litestar …
+"""Middleware that puts a `Receiver` in front of an ASGI application: FastAPI, Starlette, Django, Litestar …
 
-The store is asked in threads, so that the event loop goes on.
+Threads call the store, so that the event loop is never blocked.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Fenced:
         if scope["type"] != "http" or not self._receiver.concerns(scope["method"], headers):
             await self._app(scope, receive, send)
             return
-        # Read before anything is claimed: a sender that stops half-way must hold nobody up.
+        # Read the body before the claim: a client that stops half-way must not block others.
         body = await _body(receive, self._receiver.max_body)
         if body is None:
             return
@@ -42,110 +42,110 @@ class Fenced:
             return
         query = scope.get("query_string", b"").decode("latin-1")
         request = Request(scope["method"], scope["path"], query, headers, body)
-        admission = await _admitted(self._receiver, request)
+        admission = await _admit(self._receiver, request)
         if isinstance(admission, Response):
             await _send(admission, send)
             return
-        answering = _Answering(admission, send)
+        held = _HeldResponse(admission, send)
         try:
-            await self._app(_plain(scope), _replayed(body, receive), answering.take)
-            await answering.break_off()
+            await self._app(_plain(scope), _replayed(body, receive), held.take)
+            await held.record_completion()
         except BaseException:
-            # One that has answered is not undone by what happens after that, or while it is being told to the store.
-            await _in_any_case(admission.leave if answering.is_finished else admission.fail)
+            # If the application has answered, a later error (or one while the store records it) does not undo that.
+            await _shielded(admission.leave if held.is_finished else admission.fail)
             raise
-        await _in_any_case(admission.leave)
+        await _shielded(admission.leave)
 
 
-class _Answering:
-    """What the application says, held back until it is kept; or, if it is long, until that is seen.
+class _HeldResponse:
+    """Holds the application's response until the store has it, or until it is too long to store.
 
-    The last message is the answer's end. What the application does after it, such as tasks in the background, neither
-    delays the answer nor takes it back.
+    The response ends with its last message. What the application does afterwards, such as background tasks, neither
+    delays the response nor revokes it.
     """
 
     def __init__(self, admission: Admission, send: Send) -> None:
         self._admission = admission
         self._send = send
-        self._said: list[Message] = []
+        self._messages: list[Message] = []
         self._size = 0
         self._long = False
         self.is_finished = False
 
     async def take(self, message: Message) -> None:
         if self.is_finished:
-            await self._send(message)  # which the server refuses
+            await self._send(message)  # the server rejects it
             return
         is_last = message["type"] == "http.response.body" and not message.get("more_body")
         if not self._long:
-            self._said.append(message)
+            self._messages.append(message)
             self._size += len(message.get("body", b""))
             if self._size > MOST_BYTES:
                 self._long = True
-                *before, message = self._said
-                for held_back in before:
-                    await self._pass_on(held_back)
+                *before, message = self._messages
+                for earlier in before:
+                    await self._pass_on(earlier)
         if self._long:
             if is_last:
-                await self.break_off()
+                await self.record_completion()
             await self._pass_on(message)
         elif is_last:
             await self._finish()
 
-    async def break_off(self) -> None:
-        """No more is kept of the answer than that it was given: it is long, or was not said to its end."""
+    async def record_completion(self) -> None:
+        """Record only completion: the response is too long to store, or it is incomplete."""
         if self.is_finished:
             return
         self.is_finished = True
         head = self._head()
         if head is None:
-            await _in_any_case(self._admission.fail)
-            return  # the server knows what to do about an application that says nothing
-        await _in_any_case(lambda: self._admission.answered(head["status"]))
+            await _shielded(self._admission.fail)
+            return  # the server handles an application that sends no response
+        await _shielded(lambda: self._admission.answered(head["status"]))
         if not self._long:
-            for message in self._said:
+            for message in self._messages:
                 await self._send(message)
 
     async def _finish(self) -> None:
         head = self._head()
         if head is None:
-            await self.break_off()
+            await self.record_completion()
             return
         self.is_finished = True
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in head.get("headers", ())]
-        body = b"".join(message.get("body", b"") for message in self._said)
+        body = b"".join(message.get("body", b"") for message in self._messages)
         response = Response(head["status"], headers, body)
-        await _send(await _in_any_case(lambda: self._admission.answer(response)), self._send)
+        await _send(await _shielded(lambda: self._admission.answer(response)), self._send)
 
     async def _pass_on(self, message: Message) -> None:
         try:
             await self._send(message)
         except BaseException:
-            # A client that went away is no reason to do the work again: the application had begun to answer.
-            await self.break_off()
+            # If the client disconnects, the work must not run again: the application had begun to respond.
+            await self.record_completion()
             raise
 
     def _head(self) -> Message | None:
-        return next((message for message in self._said if message["type"] == "http.response.start"), None)
+        return next((message for message in self._messages if message["type"] == "http.response.start"), None)
 
 
-async def _admitted(receiver: Receiver, request: Request) -> Admission | Response:
-    """Waits in the event loop: in threads, those who wait would keep them from the one they wait for."""
+async def _admit(receiver: Receiver, request: Request) -> Admission | Response:
+    """Waits in the event loop: waiting requests would use up the threads that the holder needs to finish."""
     steps = receiver.admitting(request)
     while True:
-        asking = asyncio.create_task(asyncio.to_thread(_go_on, steps))
+        asking = asyncio.create_task(asyncio.to_thread(_next_step, steps))
         try:
             answer = await asyncio.shield(asking)
             if not isinstance(answer, float):
                 return answer
             await asyncio.sleep(answer)
         except asyncio.CancelledError:
-            # The thread goes on, and what it is granted would be renewed for ever.
-            asking.add_done_callback(lambda asked: _give_back(steps, asked))
+            # The thread continues, and the heartbeat would renew for ever whatever lease it gets.
+            asking.add_done_callback(lambda asked: _release_when_granted(steps, asked))
             raise
 
 
-def _go_on(steps: Steps[Admission | Response]) -> float | Admission | Response:
+def _next_step(steps: Steps[Admission | Response]) -> float | Admission | Response:
     try:
         return next(steps)
     except StopIteration as end:
@@ -153,7 +153,9 @@ def _go_on(steps: Steps[Admission | Response]) -> float | Admission | Response:
         return answer
 
 
-def _give_back(steps: Steps[Admission | Response], asked: asyncio.Task[float | Admission | Response]) -> None:
+def _release_when_granted(
+    steps: Steps[Admission | Response], asked: asyncio.Task[float | Admission | Response]
+) -> None:
     if not asked.cancelled() and asked.exception() is None:
         answer = asked.result()
         end = answer.fail if isinstance(answer, Admission) else steps.close
@@ -161,7 +163,7 @@ def _give_back(steps: Steps[Admission | Response], asked: asyncio.Task[float | A
 
 
 def _headers(scope: Message) -> dict[str, str]:
-    """By their names; what comes twice is one list, as WSGI has it: a token that is two is none."""
+    """By name. As in WSGI, values of a repeated header are joined: two tokens are not a token."""
     headers: dict[str, str] = {}
     for raw, value in scope.get("headers", ()):
         name, text = raw.decode("latin-1").lower(), value.decode("latin-1")
@@ -170,7 +172,7 @@ def _headers(scope: Message) -> dict[str, str]:
 
 
 async def _body(receive: Receive, at_most: int) -> bytes | None:
-    """What was sent, or the beginning of what is too much; None if the sender went away."""
+    """The body, cut off once it is longer than *at_most*; None if the client disconnected."""
     body = b""
     while len(body) <= at_most:
         message = await receive()
@@ -183,27 +185,27 @@ async def _body(receive: Receive, at_most: int) -> bytes | None:
 
 
 def _plain(scope: Message) -> Message:
-    """Without the ways to answer by a file or by trailers: what is not seen here cannot be kept."""
+    """The scope without extensions that send files or trailers: the middleware could not see and store those."""
     extensions = scope.get("extensions") or {}
     seen = {name: value for name, value in extensions.items() if not name.startswith("http.response.")}
     return {**scope, "extensions": seen}
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    told = False
+    is_read = False
 
     async def replayed() -> Message:
-        nonlocal told
-        if told:
+        nonlocal is_read
+        if is_read:
             return await receive()
-        told = True
+        is_read = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replayed
 
 
-async def _in_any_case(call: Callable[[], Any]) -> Any:
-    """Also if this request is cancelled meanwhile: the store is told how it ended."""
+async def _shielded(call: Callable[[], Any]) -> Any:
+    """Run *call* even if this request is cancelled, so that the store learns how it ended."""
     return await asyncio.shield(asyncio.to_thread(call))
 
 

@@ -1,4 +1,4 @@
-"""Which commands write, and to which keys; put together, and their replies read, by the driver's own methods."""
+"""Which commands write, and to which keys. The driver's own methods build them and parse their replies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ lindex llen lpos lrange mget pfcount pttl scard sismember smembers smismember sr
 type xlen xrange xrevrange zcard zcount zrange zrangebyscore zrank zrevrange zrevrank zscan zscan_iter zscore
 """
 
-# Which words of a command are its keys. What is not here, and no read either, is done with `execute`.
+# Which words of a command are its keys. Use `execute` for a command that is in neither table.
 _WRITES = {
     **dict.fromkeys(_ON_ONE_KEY.split(), slice(1, 2)),
     **dict.fromkeys(_ON_TWO_KEYS.split(), slice(1, 3)),
@@ -34,7 +34,7 @@ READS = frozenset(_READING.split())
 
 
 class Command(NamedTuple):
-    """A write, put together and not yet sent."""
+    """A write that is built but not sent."""
 
     words: tuple[Any, ...]
     options: dict[str, Any]
@@ -42,7 +42,7 @@ class Command(NamedTuple):
 
 
 class _Builder(CoreCommands):
-    """The driver's own methods, which put a command together; nothing is sent."""
+    """The driver's own methods, which here build a command without sending it."""
 
     def execute_command(self, *words: Any, **options: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return words, options
@@ -58,8 +58,8 @@ class Writes:
         where = _WRITES.get(name)
         if where is None:
             raise AttributeError(
-                f"{name} is no write that is known here; a write on given keys is execute({name.upper()!r}, key, …), "
-                "and what needs no fence is done with the client itself"
+                f"{name} is not a known write; for a write to given keys call execute({name.upper()!r}, key, …), and "
+                "for a command that needs no fence use the client itself"
             )
 
         def write(*args: Any, **kwargs: Any) -> Any:
@@ -69,16 +69,16 @@ class Writes:
         return write
 
     def execute(self, command: str, *args: Any, keys: int = 1) -> Any:
-        """Any command that writes; the first *keys* of its arguments are keys."""
+        """Run any command that writes; the first *keys* of its arguments are keys."""
         if keys < 1 or len(args) < keys:
-            raise ConfigurationError(f"{command}: name the key, or the keys, that it writes as its first arguments")
+            raise ConfigurationError(f"{command}: pass the keys that it writes as its first arguments")
         return self._take(Command((*command.split(), *args), {}, tuple(map(as_bytes, args[:keys]))))
 
     def _take(self, command: Command) -> Any:
         raise NotImplementedError
 
 
-# Within a script a reply has the old protocol's form, whichever one the client speaks.
+# Inside a script replies have the form of protocol 2, whichever protocol the client uses.
 _parsers = redis.Redis(protocol=2).response_callbacks
 
 

@@ -1,6 +1,6 @@
-"""A caller's own connection, whichever driver or toolkit it comes from: which database, in a transaction, run this.
+"""One interface to the caller's connection, from whichever driver or toolkit: dialect, transaction, statement.
 
-SQL is written with `:name` for what is bound, and rendered for each driver.
+SQL has `:name` for each bound value; `rendered` translates it for each driver.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ class Outcome(NamedTuple):
 
 
 class Connected(Protocol):
-    """What can be asked of a connection."""
+    """The interface that every kind of connection has here."""
 
     dialect: Dialect
 
     def require_transaction(self) -> None:
-        """Raise unless what is run next is part of a transaction that its caller ends."""
+        """Raise unless the next statement is part of a transaction that the caller ends."""
 
     def run(self, sql: str, parameters: Mapping[str, Any]) -> Outcome:
-        """One statement, in whatever transaction the connection is."""
+        """Run one statement in the connection's current transaction."""
 
 
 def connected(connection: Any) -> Connected:
-    """What *connection* is, by the driver or toolkit that its class comes from."""
-    kind = _kind_of(connection.__class__)  # not type(): tracers wrap connections, and show the class of what they wrap
+    """*connection* behind the interface, chosen by the driver or toolkit of its class."""
+    kind = _kind_of(connection.__class__)  # not type(): a tracer's wrapper shows the class of what it wraps
     if kind is None:
         _refuse(connection)
     database: Connected = kind(connection)
@@ -59,28 +59,27 @@ def _kind_of(cls: type) -> Any:
 
 def _refuse(connection: Any) -> NoReturn:
     raise ConfigurationError(
-        f"{connection!r} is no connection that a fence knows; give one of psycopg, psycopg2, sqlite3, PyMySQL or "
+        f"{connection!r} is not a supported connection; pass one of psycopg, psycopg2, sqlite3, PyMySQL or "
         "mysqlclient, a Connection or Session of SQLAlchemy (an asynchronous one through run_sync), or Django's"
     )
 
 
 def _needs_transaction(what: str, instead: str) -> NoReturn:
     raise ConfigurationError(
-        f"{what} commits each statement by itself, so nothing would be held until your own writes are committed; "
-        f"{instead}"
+        f"{what} commits each statement by itself, so the fence would not hold until your own writes commit; {instead}"
     )
 
 
 @lru_cache(maxsize=256)
 def rendered(sql: str, placeholder: str) -> tuple[str, tuple[str, ...]]:
-    """*sql* with *placeholder* in the place of each `:name`, and the names in their order."""
+    """*sql* with *placeholder* for each `:name`, and the names in order."""
     if placeholder == "%s":
         sql = sql.replace("%", "%%")
     return _NAMED.sub(placeholder, sql), tuple(_NAMED.findall(sql))
 
 
 class _Driver:
-    """A connection as PEP 249 has it."""
+    """A connection as PEP 249 defines it."""
 
     dialect: Dialect
     placeholder = "%s"
@@ -101,7 +100,7 @@ class _Driver:
             cursor.close()
 
     def _cursor(self) -> Any:
-        """One that answers with plain tuples, whatever the connection's own would do."""
+        """A cursor that returns plain tuples, whatever the connection's default."""
         raise NotImplementedError
 
 
@@ -146,7 +145,7 @@ class _SQLite(_Driver):
 
 
 def _is_legacy(connection: Any) -> bool:
-    return getattr(connection, "autocommit", -1) == -1  # sqlite3.LEGACY_TRANSACTION_CONTROL, where there is a choice
+    return getattr(connection, "autocommit", -1) == -1  # sqlite3.LEGACY_TRANSACTION_CONTROL, on Python 3.12 and newer
 
 
 class _MySQL(_Driver):
@@ -174,7 +173,7 @@ class _PyMySQL(_MySQL):
 
 class _MySQLdb(_MySQL):
     def _is_in_transaction(self) -> bool:
-        # This driver does not show what the server told it. MariaDB can be asked; MySQL cannot, and is refused.
+        # This driver hides the server's status. MariaDB has a variable for it; MySQL does not, and is refused.
         try:
             return bool(self.run("SELECT @@in_transaction", {}).rows[0][0])
         except self._connection.OperationalError:
@@ -190,14 +189,14 @@ class _Django:
     def __init__(self, connection: Any) -> None:
         if connection.vendor not in ("postgresql", "mysql", "sqlite"):
             raise ConfigurationError(
-                f"a fence knows no {connection.vendor}; it knows PostgreSQL, MariaDB, MySQL, SQLite"
+                f"fences do not support {connection.vendor}; use PostgreSQL, MariaDB, MySQL or SQLite"
             )
         self._connection = connection
         self.dialect: Dialect = connection.vendor
 
     def require_transaction(self) -> None:
         if not self._connection.in_atomic_block and self._connection.get_autocommit():
-            _needs_transaction("Django outside of atomic()", "put both into `with transaction.atomic():`")
+            _needs_transaction("Django outside atomic()", "put both into `with transaction.atomic():`")
 
     def run(self, sql: str, parameters: Mapping[str, Any]) -> Outcome:
         text, names = rendered(sql, "%s")
@@ -215,7 +214,7 @@ class _SQLAlchemy:
             _refuse(connection)
         name = connection.dialect.name
         if name not in ("postgresql", "mysql", "mariadb", "sqlite"):
-            raise ConfigurationError(f"a fence knows no {name}; it knows PostgreSQL, MariaDB, MySQL and SQLite")
+            raise ConfigurationError(f"fences do not support {name}; use PostgreSQL, MariaDB, MySQL or SQLite")
         self._connection = connection
         self.dialect: Dialect = "mysql" if name == "mariadb" else name
 
@@ -224,12 +223,12 @@ class _SQLAlchemy:
         if not connection.in_transaction():
             if not getattr(connection, "_is_future", True):
                 _needs_transaction("a Connection of SQLAlchemy 1.4 without begin()", "use `with engine.begin() as …:`")
-            connection.begin()  # as its next statement would: an engine may be told to send BEGIN by itself then
+            connection.begin()  # as its next statement would: an engine may send BEGIN itself at that point
         raw = connection.connection.dbapi_connection
         if self.dialect == "sqlite" and connection.in_nested_transaction() and _begins_when_it_writes(raw):
             raise ConfigurationError(
-                "sqlite3 begins a transaction at the first write, so a savepoint before that is the transaction, and "
-                "commits at its end: call this before begin_nested(), or let SQLAlchemy send BEGIN itself (its docs)"
+                "sqlite3 begins a transaction at the first write, so a savepoint before that is the transaction and "
+                "commits at its end; call this before begin_nested(), or let SQLAlchemy send BEGIN (see its docs)"
             )
         if _kind_of(raw.__class__) not in (None, _SQLAlchemy):
             connected(raw).require_transaction()
@@ -253,7 +252,7 @@ def _text(sql: str) -> Any:
 
 
 def _is_autocommit(connection: Any, raw: Any) -> bool:
-    """By an option of the connection, or of the engine, or as a driver that is not known here says itself."""
+    """Whether the connection, its engine or an unknown driver sets autocommit."""
     level = connection.get_execution_options().get("isolation_level")
     if level is None:
         level = getattr(connection.dialect, "_on_connect_isolation_level", None)

@@ -1,4 +1,4 @@
-"""`fence.once`: an effect and the memory of it, in one transaction."""
+"""`fence.once`: an effect and its record in one transaction."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from taskguard.fence import Effects
 
 _COUNTS = 2
-"""What MariaDB and MySQL are told to say of a row that is there and counts."""
+"""The LAST_INSERT_ID that the statement sets, on MariaDB and MySQL, if a valid row exists already."""
 
 
 class Once:
-    """Whether this is the first time: true for one transaction that commits, false for all others.
+    """Whether this is the first time: true in one transaction that commits, false in all others.
 
-    What the first one keeps, in the same transaction, the others find as `value`.
+    The first transaction may store a value with `keep`; the others read it as `value`.
     """
 
     def __init__(self, database: Connected, row: dict[str, Any], is_first: bool) -> None:
@@ -35,16 +35,16 @@ class Once:
         return f"Once({self._is_first})"
 
     def keep(self, value: Any) -> None:
-        """Keep *value*, as JSON, for those who come later."""
+        """Store *value*, as JSON, for later calls."""
         if not self._is_first:
-            raise ConfigurationError("only the first time can keep a value: write `if done: done.keep(value)`")
+            raise ConfigurationError("only the first call can store a value: write `if done: done.keep(value)`")
         self._database.require_transaction()
         outcome = json.dumps(value, separators=(",", ":"), allow_nan=False)
         self._database.run(STATEMENTS[self._database.dialect].keep, {**self._row, "outcome": outcome})
 
     @property
     def value(self) -> Any:
-        """What the first time has kept; None if it has kept nothing."""
+        """The value that the first call stored; None if it stored nothing."""
         rows = self._database.run(STATEMENTS[self._database.dialect].outcome, self._row).rows
         return json.loads(rows[0][0]) if rows and rows[0][0] is not None else None
 

@@ -1,4 +1,4 @@
-"""A request and a response, as the receiver sees them, whichever interface the server speaks."""
+"""A request and a response as the receiver sees them, for WSGI and ASGI alike."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from taskguard.protocol.outcomes import MOST_BYTES
 
-_NOT_KEPT = frozenset({"connection", "date", "keep-alive", "server", "trailer", "transfer-encoding", "upgrade"})
+_NOT_STORED = frozenset({"connection", "date", "keep-alive", "server", "trailer", "transfer-encoding", "upgrade"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +20,12 @@ class Request:
     path: str
     query: str
     headers: Mapping[str, str]
-    """By their names in lower case."""
+    """By name in lower case."""
     body: bytes = b""
 
     @property
     def fingerprint(self) -> str:
-        """Differs for two requests that ask for different things."""
+        """Differs for two requests that mean different work."""
         kind = self.headers.get("content-type", "")
         head = json.dumps([self.method, self.path, self.query, kind, hashlib.sha256(self.body).hexdigest()])
         return hashlib.sha256(head.encode()).hexdigest()
@@ -38,8 +38,8 @@ class Response:
     body: bytes
 
     def encoded(self) -> bytes | None:
-        """As it is kept; None if it is too large for that."""
-        kept = [[name, value] for name, value in self.headers if name.lower() not in _NOT_KEPT]
+        """The bytes to store; None if the response is too large."""
+        kept = [[name, value] for name, value in self.headers if name.lower() not in _NOT_STORED]
         text = json.dumps([self.status, kept, b64encode(self.body).decode()], separators=(",", ":")).encode()
         return text if len(text) <= MOST_BYTES else None
 
@@ -50,11 +50,11 @@ class Response:
 
 
 def problem(
-    status: int, kind: str, title: str, detail: str, *, retry_after: int | None = None, **facts: Any
+    status: int, kind: str, title: str, detail: str, *, retry_after: int | None = None, **more: Any
 ) -> Response:
-    """A refusal that a program can read (RFC 9457)."""
-    said = {"type": f"urn:taskguard:{kind}", "title": title, "status": status, "detail": detail, **facts}
-    body = json.dumps(said).encode()
+    """A refusal in problem+json (RFC 9457)."""
+    facts = {"type": f"urn:taskguard:{kind}", "title": title, "status": status, "detail": detail, **more}
+    body = json.dumps(facts).encode()
     headers = [("Content-Type", "application/problem+json"), ("Content-Length", str(len(body)))]
     if retry_after is not None:
         headers.append(("Retry-After", str(retry_after)))

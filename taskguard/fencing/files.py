@@ -1,14 +1,14 @@
-"""A file that is replaced as a whole, behind a fence.
+"""Files that a holder replaces as a whole, behind a fence.
 
-Beside `report.csv` lies `.report.csv.fence`: the lock that one process at a time has, and in it the mark, the highest
-token that has written. The new content is written and synced to a file of its own first, without the lock. Then, under
-the lock:
+Next to `report.csv` is `.report.csv.fence`. It is a lock that one process at a time holds, and it contains the
+high-water mark: the highest token that has written. First the holder writes and syncs the new content to a temporary
+file, without the lock. Then, under the lock, it
 
-1. read the mark; higher than our token: refused
-2. write the mark, and sync it
-3. rename the new file over the old one, and sync the directory
+1. reads the high-water mark, and raises `StaleFenceError` if that is higher than its token
+2. writes its token as the new mark, and syncs it
+3. renames the temporary file over the old one, and syncs the directory
 
-A crash before 3 leaves the old file, after it the new one, and the mark is never below the token of the data.
+A crash before step 3 leaves the old file, after it the new one. The mark is never below the token of the data.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from taskguard.runtime.clocks import since_boot
 __all__ = ["fenced_replace"]
 
 _DIGITS = 20
-"""The mark is always so long: it is overwritten in place, by one write within one sector."""
+"""Fixed length of the mark: one write within one sector overwrites it in place."""
 
 
 def fenced_replace(
@@ -44,9 +44,9 @@ def fenced_replace(
 ) -> None:
     """Replace the file at *path* by *content*, or leave it as it is and raise `StaleFenceError`.
 
-    *content* is what to write, or a function that is given the open file. Who reads sees the old file or the new one.
-    Files that belong together share one mark: *resource* is the path, of a file or not, that it is named after.
-    Another process that is within its own replacement is waited for, then `StoreUnavailableError`.
+    *content* is what to write, or a function that takes the open file. A reader sees the old file or the new one.
+    To share one high-water mark between files, pass the same *resource*: a path, which need not exist. If another
+    process is replacing the file, wait at most *wait_up_to* seconds, then raise `StoreUnavailableError`.
     """
     target = Path(os.path.realpath(path))
     home = target if resource is None else Path(os.path.realpath(resource))
@@ -96,15 +96,17 @@ def _locked(path: Path, wait_up_to: float) -> Iterator[int]:
                 try:
                     yield lock
                 finally:
-                    fcntl.flock(lock, fcntl.LOCK_UN)  # a child forked meanwhile has the file open too, and keeps it so
+                    fcntl.flock(
+                        lock, fcntl.LOCK_UN
+                    )  # explicitly: a child forked meanwhile has the file open too, and would keep the lock
                 return
         finally:
             os.close(lock)
         if since_boot() + pause >= give_up:
             raise StoreUnavailableError(
                 str(path),
-                f"another process has been replacing the file for {wait_up_to:g} s, or was stopped while it did; "
-                "nothing was written, and trying again is safe",
+                f"another process has held the lock for {wait_up_to:g} s: it is replacing the file, or was stopped "
+                "while it did; nothing was written, and a retry is safe",
             )
         sleep(pause)
 
@@ -117,7 +119,9 @@ def _taken(lock: int, path: Path) -> bool:
             raise
         return False
     try:
-        return os.path.samestat(os.fstat(lock), os.stat(path))  # not one that was deleted while we waited for it
+        return os.path.samestat(
+            os.fstat(lock), os.stat(path)
+        )  # somebody may have deleted the file while this process waited
     except FileNotFoundError:
         return False
 
@@ -125,18 +129,18 @@ def _taken(lock: int, path: Path) -> bool:
 def _read_mark(lock: int, home: Path) -> int:
     text = os.pread(lock, _DIGITS + 1, 0)
     if not text:
-        return 0  # just made, or its maker died before it wrote anything
+        return 0  # the file is new, or the process that created it died before it wrote
     if len(text) != _DIGITS or not text.isdigit():
         raise StoreError(
             str(home.with_name(f".{home.name}.fence")),
-            f"holds no token but {text!r}; nothing was written. Delete it once no earlier holder can be alive",
+            f"contains {text!r}, not a token; nothing was written. Delete it once no earlier holder can be alive",
         )
     return int(text)
 
 
 def _write_mark(lock: int, token: int, directory: Path) -> None:
     if not 0 < token < 10**_DIGITS:
-        raise ConfigurationError(f"{token} is no token")
+        raise ConfigurationError(f"{token} is not a token; pass the fence that taskguard gave the body")
     os.pwrite(lock, b"%0*d" % (_DIGITS, token), 0)
     os.fsync(lock)
     _sync(directory)  # the lock file may be new
@@ -151,7 +155,7 @@ def _sync(directory: Path) -> None:
 
 
 def _sweep(target: Path, token: int) -> None:
-    """Remove what earlier holders left: they are dead, or will be refused."""
+    """Remove the temporary files of earlier holders: those are dead, or will be refused."""
     lead = f".{target.name}."
     for name in os.listdir(target.parent):
         holder, _, rest = name.removeprefix(lead).partition(".")

@@ -1,4 +1,4 @@
-"""The sender's side of HTTP: headers by which a service can refuse a stale holder, or recognise a repetition."""
+"""The client's side of HTTP: headers with which a service refuses a stale holder or recognises a repeated request."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ TOKEN = "X-Fencing-Token"  # noqa: S105 - a header's name
 RESOURCE = "X-Fencing-Resource"
 IDEMPOTENCY_KEY = "Idempotency-Key"
 STALE = 412
-"""Precondition Failed: a higher token was here."""
+"""Precondition Failed: the resource has seen a higher token."""
 
 Request = TypeVar("Request")
 
 _PLAIN = "!#$&'()*+,-./:;<=>?@[]^_`{|}~"
-"""What may stand in a header as it is, beside letters and digits; the rest is written as %XX, also a space: at the end
-of a header it would be lost."""
+"""Characters that a header may contain besides letters and digits. `header_text` writes the rest as %XX, a space too:
+at the end of a header it would be lost."""
 
 
 class FenceAuth:
     """Sends the fence with each request: `httpx.post(url, auth=FenceAuth())`, and the same with requests.
 
-    The fence is the one given, else that of the body that runs when the request is made. It is checked first, so
-    `LeaseLostError` comes before anything is sent. *name* tells one request of a body from another: each needs an
-    idempotency key of its own. *resource* is what the token is compared for; by default the fence's key.
+    Without *fence* it sends that of the body that makes the request. It calls `fence.check()` first, which raises
+    `LeaseLostError` before anything is sent. Give each request of a body its own *name*: each needs its own idempotency
+    key. The service compares tokens per *resource*, by default the fence's key.
     """
 
     def __init__(self, fence: Fence | None = None, *, name: str = "", resource: str = "") -> None:
@@ -37,10 +37,10 @@ class FenceAuth:
         self._resource = resource
 
     def __call__(self, request: Request) -> Request:
-        # Both libraries take a function of the request for auth; so neither is imported here.
+        # httpx and requests both take a function of the request as auth, so this module imports neither.
         fence = self._fence or current_fence()
         if fence is None:
-            raise ConfigurationError("no body with a fence runs here; give FenceAuth the fence that the request is for")
+            raise ConfigurationError("there is no current fence here; pass FenceAuth the fence of the request")
         fence.check()
         headers: Any = request.headers  # type: ignore[attr-defined]
         headers.update(fence.headers())
@@ -51,12 +51,12 @@ class FenceAuth:
 
 
 def header_text(text: str) -> str:
-    """*text* as it can stand in a header: the same for the same text, another for another."""
+    """*text* in characters that a header may contain; different texts stay different."""
     return quote(text, safe=_PLAIN)
 
 
 def raise_if_stale(response: Any, fence: Fence | None = None) -> None:
-    """Raise `StaleFenceError` if the service refused the token; *response* is that of httpx or of requests."""
+    """Raise `StaleFenceError` if the service refused the token; *response* comes from httpx or requests."""
     if response.status_code != STALE or "problem+json" not in response.headers.get("content-type", ""):
         return
     problem = response.json()

@@ -1,7 +1,7 @@
--- One or more writes under one comparison of tokens; or only the comparison, if there are none.
--- KEYS  the marks; the memory of `once`, if it is asked for; the keys that are written
--- ARGV  token, how many marks, milliseconds that marks and memory are kept, the call's random id,
---       for `once` the milliseconds that it counts for other owners, else 0, the owner,
+-- Compares the token with the high-water marks, raises them, and runs the writes; without writes it only does the first two.
+-- KEYS  the high-water marks; the record of `once`, if there is one; the keys to write
+-- ARGV  token, number of marks, milliseconds until marks and record expire, the call's random id,
+--       for `once` the milliseconds for which the record holds for other owners, else 0, the owner,
 --       then for each command the number of its words, and its words
 local token, marks, keep, call = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local counts, owner = tonumber(ARGV[5]), ARGV[6]
@@ -16,7 +16,7 @@ for number = 1, marks do
     end
 end
 
--- A driver that lost the reply sends the same call again: it gets the reply, and nothing is written twice.
+-- If a driver lost the reply and repeats the call, it gets the same reply, and nothing is written twice.
 local last = redis.call('HMGET', KEYS[1], 'call', 'answer')
 if last[1] == call then
     return cmsgpack.unpack(last[2])
@@ -48,7 +48,7 @@ end
 
 local packed = cmsgpack.pack(answer)
 redis.call('HSET', KEYS[1], 'call', call, 'answer', packed)
--- What failed at its first command has changed nothing, and may be tried again.
+-- If the first command failed, nothing was written, and a retry may run.
 if once and (answer[1] == 'done' or #answer > 2) then
     redis.call('HSET', memory, 'owner', owner, 'until', string.format('%.0f', now + counts), 'answer', packed)
     redis.call('PEXPIRE', memory, math.max(keep, counts))

@@ -1,7 +1,7 @@
-"""Keys of Redis or Valkey behind a fence: the token is compared, and the write made, in one script.
+"""Keys of Redis or Valkey behind a fence: one script compares the token and writes.
 
-The highest token that a resource has seen is its mark, a small hash in the resource's own slot. It is raised before the
-write in the same step, so a replica, a snapshot or a replayed log has both or neither.
+The high-water mark of a resource, the highest token it has seen, is a small hash in the resource's own slot. The script
+raises the mark and writes in one step, so a replica, a snapshot or a replayed log has both or neither.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ __all__ = ["FencedRedis"]
 
 WEEK = 7 * 86400.0
 MOST_WORDS = 7000
-"""Of one command: Lua hands over some eight thousand values at most, and would fail in the middle of the script."""
+"""Of one command: Lua passes about eight thousand values at most, and would fail in the middle of the script."""
 
 _SOURCE = files(__package__).joinpath("redis.lua").read_text("utf-8")
 _SHA = hashlib.sha1(_SOURCE.encode(), usedforsecurity=False).hexdigest()
 
 _turns: WeakKeyDictionary[Fence, threading.Lock] = WeakKeyDictionary()
-"""The script remembers one call for each resource, the last: so the next one of the same token waits for its reply."""
+"""One lock per fence: the script remembers only the last call of a resource, so the next call waits for its reply."""
 
 
 class FencedRedis(Writes):
     """A client whose writes are refused with `StaleFenceError` once a newer holder has written.
 
-    Each key is a resource of its own, unless *resource* names one for all. Reads go to the client, without a fence.
-    A mark is kept for *keep_for* seconds after the last write, and so is what `once` remembers, or as long as the
-    work's own `keep_for` says, if that is longer.
+    Each key is a resource of its own, unless *resource* names one for all. Reads go to the client without a fence.
+    A high-water mark expires *keep_for* seconds after the last write. A record of `once` expires after *keep_for* or
+    the work's own `keep_for`, whichever is longer.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class FencedRedis(Writes):
         if not isinstance(client, (redis.Redis, RedisCluster)) or isinstance(client, Pipeline):
             raise ConfigurationError(f"FencedRedis takes a redis.Redis or a redis.RedisCluster, not {client!r}")
         if resource is not None and not resource:
-            raise ConfigurationError("resource= is a name, not empty")
+            raise ConfigurationError("resource= must be a name that is not empty")
         if not keep_for > 0:
-            raise ConfigurationError(f"keep_for={keep_for!r} is no duration; write a number of seconds")
+            raise ConfigurationError(f"keep_for must be a positive number of seconds, not {keep_for!r}")
         self.client = client
         self.fence = fence
         self._resource = None if resource is None else as_bytes(resource)
@@ -73,25 +73,25 @@ class FencedRedis(Writes):
         return super().__getattr__(name)
 
     def once(self, name: str) -> FencedRedis:
-        """A view of this one, through which a write is made once for *name* in all runs of the work, as `fence.once`.
+        """A view of this client whose write happens once for *name* in all runs of the work, like `fence.once`.
 
-        Made again, by whichever run of the work, it writes nothing and has the reply of the first time. The write and
-        the memory of it are one step. What is remembered belongs to the resource: two resources are two writes.
+        If a run of the work repeats it, nothing is written, and the call returns the first reply. The write and its
+        record are one step. The record belongs to the resource: on two resources the write happens twice.
         """
         if not name:
-            raise ConfigurationError("once() needs a name: it tells this write from others of the same work")
+            raise ConfigurationError("once() needs a name that distinguishes this write from others of the same work")
         view = object.__new__(FencedRedis)
         view.__dict__.update(self.__dict__, _once=name)
         return view
 
     def transaction(self) -> Transaction:
-        """Several writes under one comparison, all in one step: `with fenced.transaction() as tx: tx.set(…)`."""
+        """Several writes in one step, with one comparison of tokens: `with fenced.transaction() as tx: tx.set(…)`."""
         return Transaction(self)
 
     def check(self, *keys: str | bytes) -> None:
-        """Compare the token, and raise the marks, without a write; of the resource, or of each of *keys*."""
+        """Compare the token and raise the high-water mark of the resource, or of each of *keys*, without a write."""
         if self._resource is None and not keys:
-            raise ConfigurationError("check() needs the keys, as no resource= was named")
+            raise ConfigurationError("check() needs the keys to check, because resource= is not set")
         self._run([], tuple(map(as_bytes, keys)))
 
     def _take(self, command: Command) -> Any:
@@ -100,20 +100,20 @@ class FencedRedis(Writes):
     def _run(self, commands: Sequence[Command], keys: Sequence[bytes]) -> list[Any]:
         resources = [self._resource] if self._resource is not None else list(dict.fromkeys(keys))
         if not all(resources):
-            raise ConfigurationError("an empty key has no name that a mark could be made of")
+            raise ConfigurationError("a key must not be empty: it names its high-water mark")
         self._check_slots([*resources, *keys])
         for command in commands:
             if len(command.words) > MOST_WORDS:
                 raise ConfigurationError(
-                    f"{command.words[0]} with {len(command.words)} words is too long for one step, which takes "
-                    f"{MOST_WORDS}; nothing was written. Make several of it, each with a name of its own for once()"
+                    f"{command.words[0]} has {len(command.words)} words, and one step takes at most {MOST_WORDS}; "
+                    "nothing was written. Split it into several writes, each with a name of its own for once()"
                 )
         ours = [beside(resource, b"mark") for resource in resources]
-        remembers = bool(self._once and commands)  # a look at the marks is nothing to be remembered
+        remembers = bool(self._once and commands)  # a check alone needs no record
         effects = self.fence._effects
         if remembers:
-            key = effects.key  # not the caller's own, which another task may have been given too
-            place = min(resources)  # not the first: the next run may come to them in another order
+            key = effects.key  # not the caller's idempotency key, which another task may have too
+            place = min(resources)  # not the first: the next run may name them in another order
             ours.append(b"%b:%d:%b" % (beside(place, b"once"), len(key), f"{key}:{self._once}".encode()))
         words = [word for command in commands for word in (len(command.words), *command.words)]
         call = os.urandom(9).hex()
@@ -141,22 +141,22 @@ class FencedRedis(Writes):
         apart = [name for name in names if key_slot(name) != key_slot(names[0])]
         if apart:
             raise ConfigurationError(
-                f"{names[0]!r} and {apart[0]!r} are in different slots of the Cluster, where nothing can be one step; "
-                "give them one hash tag, such as account:{42} and log:{42}"
+                f"{names[0]!r} and {apart[0]!r} are in different slots of the Cluster, which cannot write both in one "
+                "step; use one hash tag, such as account:{42} and log:{42}"
             )
 
 
 class Transaction(Writes):
-    """Writes that are collected in a `with` block and made together at its end; none if the block fails.
+    """Collects the writes of a `with` block and runs them together at its end; none if the block raises.
 
-    A command that fails ends it: those before it were carried out, as in MULTI.
+    If a command fails, the commands before it have run, as in MULTI, and those after it do not.
     """
 
     def __init__(self, fenced: FencedRedis) -> None:
         self._fenced = fenced
         self._commands: list[Command] = []
         self.replies: list[Any] = []
-        """What each write replied, after the block."""
+        """The replies of the writes, after the block."""
 
     def __enter__(self) -> Transaction:
         return self
@@ -178,5 +178,5 @@ def _fail(commands: Sequence[Command], replies: list[Any]) -> NoReturn:
     text = error.decode(errors="replace") if isinstance(error, bytes) else str(error)
     if len(commands) > 1:
         text += f" (write {len(before) + 1} of {len(commands)}, {commands[len(before)].words[0]}; "
-        text += "those before it were carried out)" if before else "nothing was carried out)"
+        text += "the writes before it have run)" if before else "nothing was written)"
     raise redis.exceptions.ResponseError(text)

@@ -1,4 +1,4 @@
-"""Names of ours that lie in the same slot of a Redis Cluster as a name of the user's."""
+"""Keys of taskguard in the same slot of a Redis Cluster as a key of the user's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SLOTS = 16384
 
 
 def beside(name: bytes, kind: bytes) -> bytes:
-    """A key of our own in the slot of *name*; no two names share it."""
+    """A key of taskguard in the slot of *name*; different names give different keys."""
     tag = _tag(name)
     return b"taskguard:%b:{%b}" % (kind, tag) if tag == name else b"taskguard:%b:{%b}:%b" % (kind, tag, name)
 
@@ -24,7 +24,7 @@ def _tag(name: bytes) -> bytes:
         return name[start + 1 : end]  # the name has a tag: the text between its first pair of braces
     if b"}" not in name:
         return name
-    return _tag_in(key_slot(name))  # in braces it would end at its own one
+    return _tag_in(key_slot(name))  # in braces the tag would end at the name's own brace
 
 
 @lru_cache(maxsize=1024)

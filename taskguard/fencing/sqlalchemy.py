@@ -1,4 +1,4 @@
-"""A fence, or a version, in a column of a SQLAlchemy table: mixins for models, and updates of Core and ORM."""
+"""A fencing token, or a version, in a column of a SQLAlchemy table: mixins for models, and updates of Core and ORM."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class FencedMixin:
 
 
 class VersionedMixin:
-    """A column `version`, counted up with each change."""
+    """A column `version`, which each change increments."""
 
     version = Column(BigInteger, nullable=False, default=0, server_default="0")
 
 
 def fenced_update(fence: Fence, connection: Any, statement: Update, *, column: str = "fence", rows: int = 1) -> None:
-    """Carry out *statement* with `fence = token` where `fence <= token`, for exactly *rows* rows.
+    """Execute *statement* with `fence = token` where `fence <= token`, for exactly *rows* rows.
 
-    *connection* is a Connection or a Session. Raises `StaleFenceError` if one of the rows has seen a higher token,
-    `RowCountError` if there are not so many. Several rows need a transaction, so that all are changed or none.
+    *connection* is a Connection or a Session. Raises `StaleFenceError` if one of the rows has seen a higher token, and
+    `RowCountError` if the number of rows differs. Several rows need a transaction, so that all of them change or none.
     """
     if rows != 1:
         connected(connection).require_transaction()
@@ -51,9 +51,9 @@ def fenced_update(fence: Fence, connection: Any, statement: Update, *, column: s
 
 
 def versioned_update(connection: Any, statement: Update, *, version: int, column: str = "version") -> int:
-    """Carry out *statement* on its one row if that still has *version*, and count it up; the new version.
+    """Execute *statement* on its one row if that still has *version*, increment the version, and return the new one.
 
-    Raises `VersionConflictError` if another has changed the row since, `RowCountError` if there is no such row.
+    Raises `VersionConflictError` if somebody changed the row since, `RowCountError` if there is not exactly one row.
     """
     table, target = _column(statement, column)
     guarded = _with_condition(statement, func.coalesce(target, 0) == version).values({column: version + 1})
@@ -68,20 +68,20 @@ def versioned_update(connection: Any, statement: Update, *, version: int, column
 
 def _with_condition(statement: Update, condition: Any) -> Update:
     if _IS_1 and "synchronize_session" not in statement.get_execution_options():
-        # By default it looks for objects of the session in Python, where it cannot tell what our condition says.
+        # By default SQLAlchemy evaluates conditions on the session's objects in Python, and cannot evaluate this one.
         statement = statement.execution_options(synchronize_session="fetch")
     return statement.where(condition)
 
 
 def _column(statement: Update, name: str) -> tuple[Table, Any]:
-    """The table, and the column: as an attribute of the model where the statement is about one."""
+    """The table, and the column; for a statement on a model, its attribute."""
     table: Any = statement.table
     entity = statement.entity_description.get("entity")
     return table, table.c[name] if entity is None else getattr(entity, name)
 
 
 def _values(connection: Any, statement: Update, target: Any) -> list[int]:
-    """The column in the rows that the user's own condition is true for, as they are now."""
+    """The current values of the column in the rows that match the user's condition."""
     question = select(target).with_for_update()
     condition = statement.whereclause
     if condition is not None:

@@ -1,4 +1,4 @@
-"""The statements of the two tables, for each database. Each verb is one statement, whatever it finds."""
+"""The statements on the two tables, for each database. Each operation is one statement."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class Statements(NamedTuple):
     tables: tuple[str, ...]
     drop: tuple[str, ...]
     mark: str
-    """Raise the mark of a resource if the token is higher, hold the row, and tell the mark that stands now."""
+    """Raise the high-water mark of a resource if the token is higher, lock the row, and return the mark."""
     once: str
-    """Write the row of an effect down, unless it is there and counts; tell whether it was written."""
+    """Write the row of an effect unless a valid one exists; return whether it was written."""
     outcome: str
-    """What the first one kept."""
+    """Read the value that the first call stored."""
     keep: str
     old_marks: str
     drop_mark: str
@@ -23,7 +23,7 @@ class Statements(NamedTuple):
     drop_effect: str
 
 
-# Not now(), which is when the transaction began: one that ran long would be forgotten as soon as it commits.
+# Not now(), the start of the transaction: the row of a long transaction could expire as soon as it commits.
 _PG_NOW = "CAST(extract(epoch FROM clock_timestamp()) AS bigint)"
 _SQLITE_NOW = "CAST(strftime('%s', 'now') AS INTEGER)"
 _MYSQL_NOW = "UNIX_TIMESTAMP()"
@@ -32,8 +32,8 @@ _EFFECT = "effect = :effect AND name = :name"
 
 
 def _mark(now: str, greatest: str) -> str:
-    # The row is written, and so locked until the transaction ends, also if the token is stale: nobody can come between
-    # what is read here and what its caller does.
+    # The statement writes the row, and so locks it until the transaction ends, even if the token is stale: nobody can
+    # raise the mark between this read and the caller's writes.
     return (
         f"INSERT INTO taskguard_fence (resource, token, seen_at) VALUES (:resource, :token, {now}) "
         f"ON CONFLICT (resource) DO UPDATE SET token = {greatest}(taskguard_fence.token, excluded.token), "
@@ -67,7 +67,7 @@ def _others(now: str, locking: str) -> dict[str, str]:
 STATEMENTS: dict[Dialect, Statements] = {
     "postgresql": Statements(
         tables=(
-            # Room in each page: a mark that rises stays in its page, and no index is touched.
+            # Free space in each page: PostgreSQL updates a mark within its page and touches no index.
             "CREATE TABLE IF NOT EXISTS taskguard_fence (resource text PRIMARY KEY, token bigint NOT NULL, "
             "seen_at bigint NOT NULL) WITH (fillfactor = 70)",
             "CREATE TABLE IF NOT EXISTS taskguard_once (effect text NOT NULL, name text NOT NULL, "
@@ -94,7 +94,7 @@ STATEMENTS: dict[Dialect, Statements] = {
     ),
     "mysql": Statements(
         tables=(
-            # Bytes: the usual collations take "a", "A" and "a " for one. And an engine that has transactions.
+            # Bytes: the usual collations treat "a", "A" and "a " as equal. InnoDB: it has transactions.
             "CREATE TABLE IF NOT EXISTS taskguard_fence (resource VARBINARY(255) PRIMARY KEY, token BIGINT NOT NULL, "
             "seen_at BIGINT NOT NULL) ENGINE=InnoDB",
             "CREATE TABLE IF NOT EXISTS taskguard_once (effect VARBINARY(255) NOT NULL, name VARBINARY(255) NOT NULL, "
@@ -102,15 +102,15 @@ STATEMENTS: dict[Dialect, Statements] = {
             "outcome LONGTEXT CHARACTER SET utf8mb4, PRIMARY KEY (effect, name)) ENGINE=InnoDB",
         ),
         drop=_DROP,
-        # How many rows an upsert has "affected" depends on a flag of the connection, which drivers and toolkits set
-        # differently. The id of the last insert does not: it is what LAST_INSERT_ID was given, and 0 for a new row.
+        # The number of rows that an upsert "affected" depends on a flag of the connection, which drivers and toolkits
+        # set differently. The last insert id does not: it is the argument of LAST_INSERT_ID, or 0 for a new row.
         mark=(
             f"INSERT INTO taskguard_fence (resource, token, seen_at) VALUES (:resource, :token, {_MYSQL_NOW}) "
             "ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(token, :token)), "
             f"seen_at = {_MYSQL_NOW}"
         ),
-        # Columns are set from left to right, and each sees the ones before it as they are by then: 1 is said of a row
-        # whose time is over, 2 of one that counts.
+        # The server sets columns from left to right, and each expression sees the new values of those before it. The
+        # last insert id is 1 for an expired row, 2 for a valid one.
         once=(
             "INSERT INTO taskguard_once (effect, name, owner, made_at, kept_until) "
             f"VALUES (:effect, :name, :owner, {_MYSQL_NOW}, {_MYSQL_NOW} + :keep) ON DUPLICATE KEY UPDATE "
@@ -120,7 +120,7 @@ STATEMENTS: dict[Dialect, Statements] = {
             f"owner = IF(kept_until < {_MYSQL_NOW}, :owner, owner), "
             f"kept_until = IF(kept_until < {_MYSQL_NOW}, {_MYSQL_NOW} + :keep, kept_until)"
         ),
-        # A plain read would look at the picture of the transaction's first read, where the row may not be yet.
+        # A plain read would use the snapshot of the transaction's first read, which may lack the row.
         **_others(_MYSQL_NOW, " LOCK IN SHARE MODE"),
     ),
 }

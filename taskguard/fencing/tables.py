@@ -1,6 +1,7 @@
-"""The two small tables in the user's own database: made, kept small, and asked.
+"""The two small tables in the user's own database: create, purge and query them.
 
-`taskguard_fence` has the highest token that each resource has seen, `taskguard_once` the effects that have happened.
+`taskguard_fence` has the high-water mark of each resource (the highest token it has seen), `taskguard_once` the effects
+that have happened.
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from taskguard.fencing.statements import STATEMENTS
 __all__ = ["create_tables", "purge"]
 
 LONGEST_NAME = 255
-"""Bytes of a name in a column of these tables; a longer one is cut, and told apart by a digest."""
+"""Bytes of a name in a column of these tables; a longer name is cut and ends with a digest."""
 MONTH = 30 * 86400.0
 
-_MAKING_TABLES = 5_279_331_846
+_CREATING_TABLES = 5_279_331_846
 _NO_SUCH_TABLE = ("42P01", "42S02", 1146)
-"""PostgreSQL's code, and MariaDB's two."""
+"""The error code of PostgreSQL, and the two of MariaDB."""
 
 
 def create_tables(connection: Any) -> None:
-    """Make both tables where they are missing. On MariaDB and MySQL this commits, so call it in no transaction."""
+    """Create both tables if they do not exist. On MariaDB and MySQL this commits: call it outside a transaction."""
     database = connected(connection)
     if database.dialect == "postgresql":
-        # Two who make a table at once get in each other's way, IF NOT EXISTS or not.
-        database.run("SELECT pg_advisory_xact_lock(:number)", {"number": _MAKING_TABLES})
+        # Two processes that create a table at once can fail even with IF NOT EXISTS.
+        database.run("SELECT pg_advisory_xact_lock(:number)", {"number": _CREATING_TABLES})
     for statement in STATEMENTS[database.dialect].tables:
         database.run(statement, {})
 
 
 def purge(connection: Any, *, older_than: float = MONTH, at_most: int = 1000) -> int:
-    """Forget marks and effects older than so many seconds; how many were forgotten, at most *at_most* of each.
+    """Delete high-water marks and effects older than *older_than* seconds, at most *at_most* of each; return how many.
 
-    A process that slept longer than that would not be refused any more. An effect is kept as long as its task's
-    `keep_for` says, if that is longer. Commit after each call, and call until the answer is 0.
+    `fence.protect` no longer refuses a process that was paused longer than that. An effect stays for its task's
+    `keep_for` if that is longer. Commit after each call, and repeat until it returns 0.
     """
     database = connected(connection)
     statements = STATEMENTS[database.dialect]
@@ -51,7 +52,7 @@ def purge(connection: Any, *, older_than: float = MONTH, at_most: int = 1000) ->
 
 
 def ask(database: Connected, sql: str, parameters: dict[str, Any]) -> Outcome:
-    """One statement on these tables. Where making them is part of the caller's transaction, they are made."""
+    """Run one statement on these tables. SQLite can create missing tables in the caller's transaction, so it does."""
     try:
         return database.run(sql, parameters)
     except Exception as error:
@@ -59,7 +60,7 @@ def ask(database: Connected, sql: str, parameters: dict[str, Any]) -> Outcome:
             raise
         if database.dialect != "sqlite":
             raise ConfigurationError(
-                "the tables taskguard_fence and taskguard_once are not in this database: run `taskguard migrate URL`, "
+                "this database has no tables taskguard_fence and taskguard_once: run `taskguard migrate URL`, "
                 "or Django's migrate with taskguard.fencing.django among its apps, or call "
                 "taskguard.fencing.tables.create_tables(connection) once"
             ) from error
@@ -69,9 +70,9 @@ def ask(database: Connected, sql: str, parameters: dict[str, Any]) -> Outcome:
 
 
 def column_text(name: str, dialect: Dialect) -> str | bytes:
-    """*name* as it stands in a column: cut if it is too long, and in the bytes of UTF-8 where columns are bytes."""
+    """*name* for a column: cut if it is too long, and as UTF-8 bytes where the column holds bytes."""
     if not isinstance(name, str):
-        raise ConfigurationError(f"a resource, or an effect, is named by a text, not {name!r}")
+        raise ConfigurationError(f"the name of a resource or an effect must be a string, not {name!r}")
     data = name.encode("utf-8", "surrogatepass")
     if len(data) > LONGEST_NAME or b"\0" in data or (len(data) != len(name) and not _is_utf8(data)):
         digest = hashlib.sha256(data).hexdigest()
@@ -88,7 +89,7 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _is_missing_table(error: BaseException) -> bool:
-    """Whether the database says that there is no such table; toolkits wrap what the driver raised."""
+    """Whether the error means that the table does not exist; toolkits wrap the driver's error."""
     raised = getattr(error, "orig", None) or (error.__cause__ if _is_django(error) else None) or error
     codes = {getattr(raised, "sqlstate", None), getattr(raised, "pgcode", None), *(raised.args or ())[:1]}
     return not codes.isdisjoint(_NO_SUCH_TABLE) or str(raised).startswith("no such table: taskguard_")

@@ -1,6 +1,6 @@
-"""A fence, or a version, in a column of the user's own table: SQL for any connection.
+"""A fencing token, or a version, in a column of the user's own table: SQL for any connection.
 
-`table`, `assignments`, `where` and `column` are SQL of the program's own; values from elsewhere are bound, as `:name`.
+`table`, `assignments`, `where` and `column` are SQL that the program writes; bind values from outside as `:name`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def fenced_update(
 ) -> None:
     """`UPDATE table SET assignments, fence = token WHERE (where) AND fence <= token`, for exactly *rows* rows.
 
-    Raises `StaleFenceError` if one of them has seen a higher token, `RowCountError` if there are not so many. One
-    statement if it succeeds. One row may be changed in autocommit too; several rows need a transaction, so that all
-    of them are changed or none.
+    Raises `StaleFenceError` if one of the rows has seen a higher token, and `RowCountError` if the number of rows
+    differs. Success takes one statement. One row may change in autocommit mode too; several rows need a transaction, so
+    that all of them change or none.
     """
     database = connected(connection)
     if rows != 1:
@@ -49,15 +49,15 @@ def fenced_update(
             return
         if changed > rows:
             raise RowCountError(table, rows, changed)
-        found = _as_they_are(database, question, bound)
+        found = _current_values(database, question, bound)
         if max(found, default=0) > fence.token:
             raise StaleFenceError(fence.key, fence.token, table, max(found))
         if len(found) != rows:
             raise RowCountError(table, rows, len(found))
         if changed or last:
             break
-        # Nothing is changed, and yet the rows are there, locked by now. Either they came to be what the condition asks
-        # for between the two statements, or they were as they should be, and MariaDB counts only what differs.
+        # Nothing changed, and yet the rows exist, locked by now. Either they began to match the condition between the
+        # two statements, or they already had these values, and MariaDB counts only rows that differ.
     if database.dialect != "mysql" or found != [fence.token] * rows:
         raise RowCountError(table, rows, counted(changed, found, rows))
 
@@ -72,9 +72,9 @@ def versioned_update(
     version: int,
     column: str = "version",
 ) -> int:
-    """Change the one row that *where* is true for if it still has *version*, and count that up; the new version.
+    """Update the one row that matches *where* if it still has *version*, increment the version, and return the new one.
 
-    Raises `VersionConflictError` if another has changed it since, `RowCountError` if there is no such row.
+    Raises `VersionConflictError` if somebody changed the row since, `RowCountError` if there is not exactly one row.
     """
     database = connected(connection)
     bound = {**parameters, "taskguard_version": version}
@@ -87,22 +87,22 @@ def versioned_update(
         changed = database.run(sql, bound).changed
         if changed == 1:
             return version + 1
-        found = [] if changed else _as_they_are(database, question, bound)
+        found = [] if changed else _current_values(database, question, bound)
         if len(found) == 1 and found[0] != version:
             raise VersionConflictError(table, version, found[0])
         if len(found) != 1:
             break
-        # It has that version, and is locked by now: it was not what the condition asks for a moment ago.
+        # The row has that version and is locked by now: a moment ago it did not match the condition.
     raise RowCountError(table, 1, counted(changed, found, 1))
 
 
 def counted(changed: int, found: list[int], rows: int) -> int:
-    """How many rows to speak of. As many as were expected, found later, were not there when the update looked."""
+    """The number of rows to report. If as many as expected are found only afterwards, the update did not match them."""
     return changed if changed or len(found) == rows else len(found)
 
 
-def _as_they_are(database: Connected, question: str, bound: dict[str, Any]) -> list[int]:
-    """The column in the rows as they are now, not as this transaction first saw them."""
+def _current_values(database: Connected, question: str, bound: dict[str, Any]) -> list[int]:
+    """The current values of the column, not those that this transaction first saw."""
     if database.dialect != "sqlite":
         question += " FOR UPDATE"
     return [int(row[0] or 0) for row in database.run(question, bound).rows]

@@ -1,4 +1,4 @@
-"""A connection by the URL of a database, for commands: a task brings its own."""
+"""Opens a database by its URL, for the command line. (A task passes its own connection.)"""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from taskguard.stores import safe_url
 
 @contextmanager
 def connection_to(url: str, *, make: bool = False) -> Iterator[Any]:
-    """The database that *url* names, open within the block: sqlite, postgresql, mysql or mariadb; dialect+driver by
-    SQLAlchemy. A file that is not there is an error, unless it may be made. What a driver raises is a `StoreError`.
+    """Open the database at *url* within the block: sqlite, postgresql, mysql or mariadb; dialect+driver by SQLAlchemy.
+
+    A missing file is an error, unless *make* allows to create it. An error of the driver becomes a `StoreError`.
     """
     dialect_of(url)
     try:
@@ -28,17 +29,17 @@ def connection_to(url: str, *, make: bool = False) -> Iterator[Any]:
         raise
     except ModuleNotFoundError as error:  # SQLAlchemy imports the driver that the URL names
         raise ConfigurationError(f"{safe_url(url)} needs the package {error.name}, which is not installed") from error
-    except Exception as error:  # each driver has its own for what cannot be reached, or is not allowed
+    except Exception as error:  # each driver has its own errors for a server that is unreachable or refuses
         raise StoreError(safe_url(url), str(error)) from error
 
 
 def dialect_of(url: str) -> Dialect:
-    """What kind of database *url* names; it is not asked."""
+    """The kind of database at *url*, without a connection."""
     dialect = _DIALECTS.get(_scheme(url).partition("+")[0])
     if dialect is None:
         raise ConfigurationError(
-            f"{safe_url(url)} is not the URL of a database; it must begin with sqlite:///, postgresql://, mysql:// or "
-            "mariadb://, or be one of SQLAlchemy's with a driver"
+            f"{safe_url(url)} is not a database URL; it must begin with sqlite:///, postgresql://, mysql:// or "
+            "mariadb://, or be a URL of SQLAlchemy with a driver"
         )
     return dialect
 
@@ -59,9 +60,11 @@ def _scheme(url: str) -> str:
 def _sqlite(url: str, make: bool) -> Any:
     path = unquote(urlsplit(url).path).removeprefix("/")
     if not path:
-        raise ConfigurationError("sqlite:// names no file; write sqlite:///relative.db or sqlite:////absolute.db")
+        raise ConfigurationError(
+            "sqlite:// does not name a file; write sqlite:///relative.db or sqlite:////absolute.db"
+        )
     if not make and not Path(path).exists():
-        raise StoreError(safe_url(url), "there is no such file")
+        raise StoreError(safe_url(url), "the file does not exist")
     return sqlite3.connect(path)
 
 
@@ -69,7 +72,7 @@ def _mysql(url: str) -> Any:
     parts = urlsplit(url)
     if parts.query:
         raise ConfigurationError(
-            f"{safe_url(url)} has options, which are not understood here; write it for SQLAlchemy, as mysql+pymysql://…"
+            f"{safe_url(url)} has options, which only SQLAlchemy understands; write mysql+pymysql://…"
         )
     named = {
         "host": parts.hostname or "localhost",

@@ -1,4 +1,4 @@
-"""A `Receiver` before a WSGI application: Flask, Django, Pyramid, Bottle …"""
+"""Middleware that puts a `Receiver` in front of a WSGI application: Flask, Django, Pyramid, Bottle …"""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Fenced:
         headers = _headers(environ)
         if not self._receiver.concerns(environ["REQUEST_METHOD"], headers):
             return self._app(environ, start_response)
-        # Read before anything is claimed: a sender that stops half-way must hold nobody up.
+        # Read the body before the claim: a client that stops half-way must not block others.
         body = _body(environ, self._receiver.max_body + 1)
         if body is None:
             return _sent(self._receiver.cut_off(), start_response)
@@ -44,11 +44,11 @@ class Fenced:
         if isinstance(admission, Response):
             return _sent(admission, start_response)
         environ = {**environ, "wsgi.input": BytesIO(body), "CONTENT_LENGTH": str(len(body))}
-        return _Answering(admission, start_response).run(self._app, environ)
+        return _HeldResponse(admission, start_response).run(self._app, environ)
 
 
-class _Answering:
-    """What the application says, held back until it is kept; or, if it is long, until that is seen."""
+class _HeldResponse:
+    """Holds the application's response until the store has it, or until it is too long to store."""
 
     def __init__(self, admission: Admission, start_response: StartResponse) -> None:
         self._admission = admission
@@ -84,15 +84,15 @@ class _Answering:
 
     def _begin(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], None]:
         if exc_info and self._is_long:
-            raise exc_info[1].with_traceback(exc_info[2])  # as a server does whose client has the beginning already
+            raise exc_info[1].with_traceback(exc_info[2])  # as a server does once the client has the beginning
         if exc_info:
-            self._said.clear()  # nothing was sent yet: an error page takes the place of what was begun
+            self._said.clear()  # nothing is sent yet: the error page replaces the response so far
         self._head = (status, headers)
         return self._said.append
 
 
 class _Long:
-    """A response that is passed on as it comes, with the end of the request at its own end."""
+    """A response too long to store: passes it on as it comes, and ends the request with it."""
 
     def __init__(
         self, admission: Admission, status: int, said: list[bytes], rest: Iterator[bytes], chunks: Iterable[bytes]
@@ -113,7 +113,7 @@ class _Long:
             raise
 
     def close(self) -> None:
-        # A client that went away is no reason to do the work again: the application had begun to answer.
+        # If the client disconnects, the work must not run again: the application had begun to respond.
         if not self._closed:
             self._closed = True
             try:
@@ -131,7 +131,7 @@ def _headers(environ: Environ) -> dict[str, str]:
 
 
 def _body(environ: Environ, at_most: int) -> bytes | None:
-    """What was sent, or the beginning of what is too much; None if the sender stopped half-way."""
+    """The body, cut off at *at_most* bytes; None if the client stopped half-way."""
     announced = environ.get("CONTENT_LENGTH")
     if announced:
         at_most = min(at_most, int(announced))

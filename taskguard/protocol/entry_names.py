@@ -6,7 +6,7 @@ from taskguard.protocol.policy import Policy
 from taskguard.protocol.store import Entry
 
 
-def place_of(policy: Policy, key: str) -> str:
+def queue_entry_of(policy: Policy, key: str) -> str:
     """The entry that a queued job holds; empty if a job holds nothing before its body starts."""
     if policy.hold == "running" or policy.on_conflict.enqueue == "wait":
         return ""  # every job runs, so none keeps another one out of the queue

@@ -11,8 +11,10 @@ import os
 import time
 from collections.abc import MutableMapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
+from redis import Redis
 from rq import Queue
 from rq.exceptions import NoSuchJobError
 from rq.job import Job
@@ -22,15 +24,16 @@ from taskguard.engine.call_info import CallInfo
 from taskguard.engine.drive import carry_out
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.publisher import Answer, Call, Publish
-from taskguard.errors import KeyArgumentError, StoreError
+from taskguard.errors import KeyArgumentError, StoreError, StoreUnavailableError
 from taskguard.guard import new_attempt
 from taskguard.protocol.names import LONGEST, check_claim, check_job_id
 from taskguard.protocol.store import Completed, Ending, Entry, Held, Lease
 from taskguard.rq.guarded_job import NotedJob, noted_class
-from taskguard.rq.guarding import JobGuard
+from taskguard.rq.guarding import ADDRESS, JobGuard
 from taskguard.rq.owner import is_other_run, job_id_of, owner_of, shown
 from taskguard.rq.stored_job import StoredJob
 from taskguard.rq.twin import Twin
+from taskguard.runtime.breaker import Breaker, breaker_of
 
 PATIENCE = 1.0
 """How long a call waits for a store that does not answer; then its job is enqueued unclaimed."""
@@ -59,6 +62,7 @@ class Admission:
         self._queue = queue
         self._guarded = guarded
         self._guard = guarded.guard(queue.connection, queue.serializer)
+        self._breaker = _breaker_of(guarded, queue.connection)
         self._arguments = (args, kwargs)
         # An id that its caller chose may have been used before; this is another occurrence of it.
         run = os.urandom(4).hex() if is_named else ""
@@ -85,15 +89,23 @@ class Admission:
             return None  # arguments that do not fit are for the body to refuse, as without a guard
         self.info = CallInfo(self.note.key, self._id)
         try:
-            # Also where nothing is claimed yet: a worker that uses another store is to notice.
-            self.note = self.note._replace(store=self._guarded.store_name(self._guard, PATIENCE), at=time.time())
             return self._decide()
-        except StoreError as error:
-            # The worker will ask. Whatever the store's trouble is, it is no reason to lose the call.
+        except StoreUnavailableError as error:
+            # The worker will ask: an outage is no reason to lose the call.
             _logger.warning("%s[%s] is enqueued unclaimed: %s", self._guarded.name, self._id, error)
+            self._name_store(self._guarded.known_store_name)
+            self.info = CallInfo(self.note.key, self._id, state="unclaimed")
             return None
 
+    def _name_store(self, name: str) -> None:
+        """Also where nothing is claimed yet: a worker that uses another store is to notice."""
+        if name:
+            self.note = self.note._replace(store=name, at=time.time())
+
     def _decide(self) -> Any:
+        guarded = self._guarded
+        name = guarded.known_store_name
+        self._name_store(name or self._breaker.ask(partial(guarded.store_name, self._guard, PATIENCE)))
         policy = self._guarded.policy
         call = Call(
             policy=policy,
@@ -122,14 +134,15 @@ class Admission:
     def _carry_out(self, call: Call, effect: fx.Effect) -> fx.Effect:
         if isinstance(effect, fx.Ask):
             arguments = self._guarded.arguments(*self._arguments) if self._guarded.shows_arguments else ""
-            _, answer = self._guard.ask(check_claim(effect.claim), patience=PATIENCE, arguments=arguments)
+            question = partial(self._guard.ask, check_claim(effect.claim), patience=PATIENCE, arguments=arguments)
+            _, answer = self._breaker.ask(question)
             return call.answered(answer)
         if isinstance(effect, fx.Look):
-            return call.looked(self._guard.store.get(effect.entry))
+            return call.looked(self._breaker.ask(partial(self._guard.store.get, effect.entry)))
         if isinstance(effect, fx.LookAfter):
             return call.holder_is(*self._look_after(effect.holder))
         assert isinstance(effect, fx.EndQueued)
-        return call.settled(carry_out(self._guard, effect))
+        return call.settled(self._breaker.ask(partial(carry_out, self._guard, effect)))
 
     def _look_after(self, holder: Held | Entry) -> tuple[fx.Known, bool]:
         """What RQ knows of the job that has the place, and whether it has a handle."""
@@ -194,6 +207,19 @@ class Admission:
         except NoSuchJobError:
             return None
         return job if job.origin == queue.name and not is_other_run(job.run_name, owner) else None
+
+
+def _breaker_of(guarded: JobGuard, connection: Redis) -> Breaker:
+    """That of the function's store: many functions may share it, and some projects make a client for each call."""
+    store = guarded.settings.store
+    if isinstance(store, str):
+        return breaker_of(store)
+    pool = connection.connection_pool
+    known = {name: pool.connection_kwargs.get(name) for name in ADDRESS}
+    if store is None and (known["host"] is not None or known["path"] is not None):
+        return breaker_of((pool.connection_class, *known.values()))
+    found: Breaker = vars(pool if store is None else guarded).setdefault("_taskguard_breaker", Breaker())
+    return found
 
 
 def handle(job: Any, about: CallInfo) -> Any:

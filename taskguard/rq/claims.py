@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from taskguard.engine.envelope import Envelope
-from taskguard.engine.layers import Layer, Terms, key_layer, queue_entry_of, slot_layer
+from taskguard.engine.layers import Layer, Terms, job_queue_entry, key_layer, slot_layer
 from taskguard.guard import Guard
 from taskguard.protocol.policy import Policy
 from taskguard.rq.guarded_job import NotedJob
@@ -48,7 +48,7 @@ class JobClaims:
     def queue_entry(self) -> str:
         """The entry that holds its place in the queue; a scheduled job has the run of its slot."""
         is_slot = self.guarded is None or self.slot is not None
-        return "" if is_slot or self.guarded is None else queue_entry_of(self.guarded.policy, self.job.note)
+        return "" if is_slot or self.guarded is None else job_queue_entry(self.guarded.policy, self.job.note)
 
     def terms(self) -> Terms:
         # RQ itself knows what became of a queued job: none counts as lost.

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import rq.cron
@@ -21,11 +22,16 @@ from rq.exceptions import StopRequested
 from taskguard.errors import ConfigurationError, StoreError
 from taskguard.protocol.store import Store
 from taskguard.rq.guarding import Settings, guard_on
+from taskguard.rq.internals import CRON, require_names
 from taskguard.rq.publishing import Publisher
 from taskguard.rq.timetable import OPTIONS, entry_of
+from taskguard.runtime.health_file import HealthFile
 from taskguard.schedule.boundaries import moment_of
 from taskguard.schedule.entry import ScheduledEntry, Slot, Timing
+from taskguard.schedule.health import facts_of_schedule
 from taskguard.schedule.keeper import Timekeeper
+
+require_names(CRON)
 
 __all__ = ["GuardedCronScheduler", "register"]
 
@@ -46,9 +52,13 @@ class GuardedCronScheduler(CronScheduler):
         namespace: str = "taskguard",
         republish_after: float = 300.0,
         queued_for: float = 86400.0,
+        health_file: str | None = None,
         **options: Any,
     ) -> None:
-        """*timing* is for entries that say nothing themselves; the rest of ours is as for `singleton_task`."""
+        """*timing* is for entries that say nothing themselves; the rest of ours is as for `singleton_task`.
+
+        *health_file* is what `taskguard health cron` reads; TASKGUARD_HEALTH_FILE goes before it.
+        """
         super().__init__(connection, *args, **options)
         self._timing = timing or Timing()
         self._guard = guard_on(connection, self.serializer, Settings(namespace=namespace))
@@ -59,6 +69,8 @@ class GuardedCronScheduler(CronScheduler):
         self.entries: dict[str, tuple[ScheduledEntry, CronJob]] = {}
         self._look_at: dict[str, float] = {}
         self._problems: list[Exception] = []
+        self._health = HealthFile.of("cron", health_file)
+        self._store_error: str | None = None
         self._is_looking = False
         self._is_to_stop = False
 
@@ -97,11 +109,14 @@ class GuardedCronScheduler(CronScheduler):
 
     def enqueue_jobs(self) -> list[CronJob]:
         enqueued = []
+        self._store_error = None
         with self._not_to_be_interrupted():
             for label, (entry, cron_job) in self.entries.items():
                 if self._look_at.get(label, 0.0) <= time.monotonic() and self._look(label, entry, cron_job):
                     enqueued.append(cron_job)
             self._keeper.forget_all_but([entry for entry, _ in self.entries.values()])
+            if self._health is not None:
+                self._health.write(partial(facts_of_schedule, self._keeper, self._store_error))
         return enqueued
 
     def _look(self, label: str, entry: ScheduledEntry, cron_job: CronJob) -> bool:
@@ -119,6 +134,7 @@ class GuardedCronScheduler(CronScheduler):
             pause = self._keeper.look(entry, publish)
         except (StoreError, RedisError) as error:
             self.log.error("%s: %s; again in %s s", entry.name, error, TRY_AGAIN)
+            self._store_error = str(error)
             pause = TRY_AGAIN
         except Exception:  # a job that cannot be written, say: the others go on
             self.log.exception("%s: its job is not enqueued; again in %s s", entry.name, TRY_AGAIN)

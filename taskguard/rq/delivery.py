@@ -24,7 +24,7 @@ from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Facts, Layer
 from taskguard.engine.leaving import COPY_RUNS
 from taskguard.engine.under import ended_by, run_under
-from taskguard.engine.unguarded import lone_fence
+from taskguard.engine.unguarded import UnguardedFence
 from taskguard.engine.work import Work
 from taskguard.engine.worker import Delivery
 from taskguard.errors import (
@@ -56,7 +56,7 @@ BEHIND = 1.0
 """Seconds that a job waits for one in the queue, which may be behind it in this very queue."""
 MARGIN = 1.0
 OTHER_STORE = 5.0
-"""Seconds that a job waits whose caller uses another store than this worker."""
+"""Seconds that a job waits whose caller uses another store than this worker, or whose store refuses this worker."""
 
 _logger = logging.getLogger("taskguard")
 
@@ -85,7 +85,7 @@ def _run_unguarded(job: Job, guarded: JobGuard | None, body: Callable[[], Any], 
     key = guarded.name
     with suppress(TypeError):  # arguments that do not fit: the body says so itself
         key = guarded.keys(args, kwargs)
-    with lone_fence(key, job.id, noted(job).note.idempotency_key):
+    with UnguardedFence(key, job.id, noted(job).note.idempotency_key):
         return to_its_end(body)
 
 
@@ -121,9 +121,9 @@ class RQDelivery(Port):
         try:
             return super().deliver(args, kwargs)
         except AWAY:
-            if self._has_run or self.is_sync or "delivery" not in vars(self):
+            if self._has_run or self.is_sync or "machine" not in vars(self):
                 raise
-            return self._put_back(self.delivery.envelope, "waits for the queue's Redis, which does not answer")
+            return self._put_back(self.machine.envelope, "waits for the queue's Redis, which does not answer")
 
     # -- what it is ------------------------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class RQDelivery(Port):
 
     @property
     def occurrence(self) -> str:  # type: ignore[override]
-        return occurrence_of(self.job, self.delivery.layers[-1].owner)
+        return occurrence_of(self.job, self.machine.layers[-1].owner)
 
     # -- the engine's port -----------------------------------------------------------------------------------------
 
@@ -178,32 +178,32 @@ class RQDelivery(Port):
         twin = Twin(holder, self.job.connection, type(self.job), self.job.serializer)
         twin.wait_until_it_appears(self.guards[-1].store)
         if twin.is_gone:
-            twin.end(self.guards[-1], self.delivery.layers[-1].policy)
+            twin.end(self.guards[-1], self.machine.layers[-1].policy)
             return "gone"
         twin.enqueue_if_lost()
         return "put_off" if twin.is_put_off else "coming"
 
     def rename(self, done: Completed) -> tuple[tuple[Layer, ...] | None, bool]:
         """Whether the end that was found is that of an earlier occurrence of this id; then this is the next one."""
-        delivery, again = self.delivery, self.job.is_scheduled_again
-        is_slot = delivery.layers[delivery.at].slot is not None
+        machine, again = self.machine, self.job.is_scheduled_again
+        is_slot = machine.layers[machine.at].slot is not None
         if (is_slot and done.how != "failed") or (done.how == "succeeded" and not again):
             return None, False
         following = next_owner(self.job, done.owner)
         if not following:
             return None, False
         if is_slot:
-            return self.claims.layers(delivery.envelope, slot_owner=following), False
+            return self.claims.layers(machine.envelope, slot_owner=following), False
         self.claims.owner = following
         # By somebody's hand, from the registry of failed jobs: that is an order to run, and no duplicate.
-        return self.claims.layers(delivery.envelope, slot_owner=delivery.layers[0].owner), not again
+        return self.claims.layers(machine.envelope, slot_owner=machine.layers[0].owner), not again
 
     def wait(self, wait: fx.Wait) -> tuple[bool, How | None]:
         if wait.reason == "other_store":
             self.clock.stop()
             time.sleep(OTHER_STORE)
             return False, None
-        lease = self.delivery.layers[self.delivery.at].policy.lease
+        lease = self.machine.layers[self.machine.at].policy.lease
         patience = BEHIND if wait.reason == "queued" else min(lease + MARGIN, LONGEST_WAIT)
         pause = next(self._pauses)
         if since_boot() - self._began + pause > self._most(patience):
@@ -224,7 +224,7 @@ class RQDelivery(Port):
         if isinstance(step.error, TooManyStartsError):
             self.job.note_end(for_good=True)
             self._has_noted_end = True
-        is_refused = step.spares_other_run and self.delivery.layers[step.at].slot is None
+        is_refused = step.spares_other_run and self.machine.layers[step.at].slot is None
         is_end = step.matters and (step.error is not None or (step.verb == "complete" and self.job.is_scheduled_again))
         if is_end or is_refused:
             self.note_end()
@@ -281,7 +281,7 @@ class RQDelivery(Port):
     # -- last effects ----------------------------------------------------------------------------------------------
 
     def returned(self, effect: fx.Return) -> Any:
-        self.job.note = self.delivery.envelope
+        self.job.note = self.machine.envelope
         return effect.value
 
     def fail(self, effect: fx.Raise) -> Any:
@@ -297,12 +297,12 @@ class RQDelivery(Port):
         return effect.ended.value
 
     def replay(self, done: Completed) -> Any:
-        self.job.note = self.delivery.envelope
+        self.job.note = self.machine.envelope
         return replay(self, done)
 
     def drop(self, effect: fx.Drop) -> Any:
-        self.job.note = self.delivery.envelope
-        if effect.why == COPY_RUNS or self.delivery.ended is not None:
+        self.job.note = self.machine.envelope
+        if effect.why == COPY_RUNS or self.machine.ended is not None:
             return self._lost()
         done = effect.done
         if done is None and effect.holder is None:
@@ -312,7 +312,10 @@ class RQDelivery(Port):
         return replay(self, done)
 
     def defer(self, envelope: Envelope, reason: fx.Reason, within: float) -> Any:
-        self.job.note = self.delivery.envelope
+        self.job.note = self.machine.envelope
+        if reason == "store_refuses":
+            self.clock.stop()
+            time.sleep(OTHER_STORE)  # it comes again at once, and the store says no at once
         return self._lost() if reason in ("lost", "replaced") else self._put_back(envelope, fx.WHY[reason])
 
     def _put_back(self, envelope: Envelope, why: str) -> PutBack:
@@ -325,13 +328,13 @@ class RQDelivery(Port):
     def _lost(self) -> Any:
         """This run was replaced. It has nothing to say about a job that somebody else has in hand."""
         if self._is_left_to_us():
-            return self._put_back(self.delivery.envelope, fx.WHY["lost"])
+            return self._put_back(self.machine.envelope, fx.WHY["lost"])
         if self.has_our_worker:
             raise NothingToTell(f"{self.key}: its lease is over")
         raise LeaseLostError(self.key, self._token())
 
     def _token(self) -> int:
-        ended = self.delivery.ended
+        ended = self.machine.ended
         return int(getattr(ended.error if ended is not None else None, "token", 0))
 
     def _is_left_to_us(self) -> bool:
@@ -339,7 +342,7 @@ class RQDelivery(Port):
         if not self._has_job():
             return False
         try:
-            entry = self.guards[-1].store.get(self.delivery.entry(-1))
+            entry = self.guards[-1].store.get(self.machine.entry(-1))
         except StoreError:
             return True  # RQ has given it to nobody else, and the next delivery asks
         is_held = entry is not None and entry.state in ("queued", "running") and entry.remaining > 0
@@ -350,13 +353,13 @@ class RQDelivery(Port):
 
     def forget_waiting(self) -> None:
         """Should RQ run it again, it waits for nobody yet."""
-        self.job.note = note = self.delivery.envelope
+        self.job.note = note = self.machine.envelope
         if note.join or note.since:
             self.job.note = note.as_new()
             patiently(self.job.save_note, self.patience)
 
     def run_without_store(self) -> Any:
-        self.job.note = self.delivery.envelope
+        self.job.note = self.machine.envelope
         self._has_run = True
         self.clock.start()
         return super().run_without_store()

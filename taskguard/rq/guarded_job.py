@@ -14,15 +14,18 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import rq.job
-from rq.job import Job, Retry, _job_stack
+from rq.job import Job, Retry
 from rq.utils import import_attribute, utcformat
 
 from taskguard.engine.envelope import Envelope
 from taskguard.rq.guarding import JobGuard, guard_for
+from taskguard.rq.internals import JOBS, job_stack, require_names
 from taskguard.rq.job_metadata import read, written
 
 if TYPE_CHECKING:
     from rq import Queue
+
+require_names(JOBS)
 
 NOTE = "taskguard"
 """The field that holds the note."""
@@ -83,7 +86,9 @@ class NotedJob(Job):
 
     def prepare_for_execution(self, worker_name: str, pipeline: Any) -> None:
         super().prepare_for_execution(worker_name, pipeline)
-        if worker_name != "sync" and _is_rqs_own(super().perform):  # a queue that runs at once drops this pipeline
+        if job_stack is None or worker_name == "sync":  # a queue that runs at once drops this pipeline
+            return
+        if _is_rqs_own(super().perform):
             pipeline.persist(self.key)
             self._is_prepared = True
 
@@ -91,11 +96,11 @@ class NotedJob(Job):
         if not self._is_prepared:
             return super().perform()
         # As RQ does it, but with one question less: that it does not expire while it runs was written with the rest.
-        _job_stack.push(self)  # type: ignore[no-untyped-call]
+        job_stack.push(self)
         try:
             self._result = self._execute()
         finally:
-            _job_stack.pop()  # type: ignore[no-untyped-call]
+            job_stack.pop()
         return self._result
 
     def guard_at(self, queue_class: Any) -> JobGuard | None:

@@ -31,7 +31,6 @@ from taskguard.protocol.policy import Policy
 from taskguard.protocol.store import Store
 from taskguard.rq.outcomes import QueueOutcomes
 from taskguard.runtime.evictions import OnEvictingStore, check_on_evicting_store
-from taskguard.stores import open_store
 from taskguard.stores.redis import RedisStore
 from taskguard.stores.redis_wire import Lent
 
@@ -182,7 +181,9 @@ class JobGuard(GuardedFunction):
     def _open_store(self) -> Store:
         store = self.settings.store
         if self._store is None and isinstance(store, str):
-            self._store = open_store(store, namespace=self.settings.namespace)
+            from taskguard.stores.unusable import open_for_queue  # most have no store but the queue's own Redis
+
+            self._store = open_for_queue(store, namespace=self.settings.namespace)
         return self._store or store  # type: ignore[return-value]
 
     def named_by(self, queue: Queue) -> str:
@@ -194,9 +195,11 @@ class JobGuard(GuardedFunction):
 
     def store_name(self, guard: Guard, patience: float) -> str:
         """What the store is called; it travels with each job."""
-        if self.settings.store is None:
-            return _OWN + self.settings.namespace
-        return self._identity.name(guard, patience)
+        return self.known_store_name or self._identity.name(guard, patience)
+
+    @property
+    def known_store_name(self) -> str:
+        return _OWN + self.settings.namespace if self.settings.store is None else self._identity.known
 
     def is_for_another_store(self, guard: Guard, note: Envelope, connection: Redis) -> bool:
         """Whether the caller of the job has claimed it in another store than this process asks."""
@@ -294,7 +297,7 @@ def _make_guard(store: Store, serializer: Any, settings: Settings, *, history: b
 def _recorder_on(pool: redis.ConnectionPool, store: RedisStore, namespace: str) -> Recorder:
     """One for each server. It has a thread and a connection for a minute, and some projects make a client for each
     call."""
-    known = {name: pool.connection_kwargs.get(name) for name in _ADDRESS}
+    known = {name: pool.connection_kwargs.get(name) for name in ADDRESS}
     if known["host"] is None and known["path"] is None:
         return Recorder(store.history)  # found by a sentinel, say
     which = (pool.connection_class, namespace, *known.values())
@@ -309,7 +312,7 @@ def _record(guard: Guard, recorder: Recorder) -> None:
     guard.heartbeat.on_renewal = recorder.go_on
 
 
-_ADDRESS = ("host", "port", "path", "db", "username", "password")
+ADDRESS = ("host", "port", "path", "db", "username", "password")
 _recorders: dict[tuple[Any, ...], Recorder] = {}
 
 

@@ -19,9 +19,12 @@ from taskguard.errors import ConfigurationError
 from taskguard.rq.admission import Admission
 from taskguard.rq.guarded_job import NotedJob, carried, note_carried_by, put_down, with_note
 from taskguard.rq.guarding import guard_for, guard_of
+from taskguard.rq.internals import QUEUES, require_names
 from taskguard.rq.job_metadata import IDEMPOTENCY_KEY
 from taskguard.rq.performing import performed
 from taskguard.runtime.switch import is_off
+
+require_names(QUEUES)
 
 _pending: weakref.WeakKeyDictionary[Any, tuple[Any, dict[str, Job | None]]] = weakref.WeakKeyDictionary()
 """What was claimed and waits for a caller's pipeline to be executed: RQ cannot know of it yet."""
@@ -58,7 +61,7 @@ class GuardedQueue(Queue):
     def create_job(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         _check(func)
         job = put_down(super().create_job(func, *args, **kwargs))
-        return job if self._is_async else performed(job)
+        return job if self.is_async else performed(job)
 
     # What these enqueue is new. A retry, a repetition and a dependent whose turn has come go through
     # `_enqueue_job`, and have their entry already.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,15 @@ from taskguard.protocol.outcomes import NotKept
 from taskguard.protocol.store import Completed
 from taskguard.rq.job_state import status_of
 from taskguard.rq.owner import job_id_of, shown
+from taskguard.runtime.backoff import pauses
+from taskguard.runtime.clocks import since_boot
 
 if TYPE_CHECKING:
     from taskguard.rq.delivery import RQDelivery
+
+
+LOOK_FOR = 1.0
+"""Seconds that a second copy waits here for the end of the first, before it is deferred."""
 
 
 class NothingToTell(Exception):  # noqa: N818 - no error: this delivery ends, and the job is another one's
@@ -24,10 +31,8 @@ class NothingToTell(Exception):  # noqa: N818 - no error: this delivery ends, an
 def replay(it: RQDelivery, done: Completed) -> Any:
     if not it.claims.is_this_job(done.owner) and (done.how == "failed" or it.job.is_scheduled_again):
         it.note_end()  # it has its receipt, so what is enqueued from now on is another occurrence
-    if it.has_our_worker and it.claims.is_this_job(done.owner):
-        status = status_of(it.job)
-        if status in (JobStatus.FINISHED, JobStatus.FAILED):
-            raise NothingToTell(f"it is a second copy, and the job is {status}")
+    if it.has_our_worker and it.claims.is_this_job(done.owner) and _is_being_answered(it):
+        return it.defer(it.machine.envelope, "itself", 0.0)
     if done.how == "succeeded":
         return _value_of(it, done)
     words = f"it was {done.how}"
@@ -36,6 +41,27 @@ def replay(it: RQDelivery, done: Completed) -> Any:
             words = it.guards[-1].outcomes.decode_error(done.outcome)
     it.forget_waiting()
     raise EarlierFailureError(done.key, shown(done.owner), words)
+
+
+def _is_being_answered(it: RQDelivery) -> bool:
+    """Whether another delivery of this very job, which ran the body, has yet to write its end down in RQ.
+
+    It calls the callbacks first. Its worker renews its execution meanwhile; once nobody does, this delivery answers.
+    Raises NothingToTell if the end is there.
+    """
+    give_up = since_boot() + LOOK_FOR
+    for pause in pauses():
+        status = status_of(it.job)
+        if status in (JobStatus.FINISHED, JobStatus.FAILED):
+            raise NothingToTell(f"it is a second copy, and the job is {status}")
+        key, now = it.job.execution_registry.key, time.time()
+        alive: Any = it.job.connection.zrangebyscore(key, now, "+inf")
+        if not any(name.decode() != it.attempt for name in alive):
+            return False
+        if since_boot() > give_up:
+            return True
+        time.sleep(pause)
+    raise AssertionError("pauses never end")
 
 
 def _value_of(it: RQDelivery, done: Completed) -> Any:

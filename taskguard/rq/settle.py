@@ -105,7 +105,7 @@ class _Lost:
                     ending = Ending(how=self._how, keep_for=layer.policy.keep, outcome=outcome)
                     if end_queued(guard, name, layer.owner, ending):
                         kind: Kind = "failed" if self._how == "failed" else "released"
-                        guard.tell(kind, Claimant(name, layer.owner, ""), detail=self._words)
+                        guard.report(kind, Claimant(name, layer.owner, ""), detail=self._words)
 
     def _note_end(self) -> None:
         """Once, whichever of the names it was: the ends of a job that is scheduled again are counted."""

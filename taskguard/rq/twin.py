@@ -107,7 +107,7 @@ class Twin:
         how: How = "expired" if self.job is None else "revoked"
         if end_queued(guard, self.held.key, self.held.owner, Ending(how=how, keep_for=policy.keep)):
             claimant = Claimant(self.held.key, self.held.owner, "")
-            guard.tell("released", claimant, detail=f"{how}: RQ has no such job to run")
+            guard.report("released", claimant, detail=f"{how}: RQ has no such job to run")
 
 
 def _is_in_the_way(parent: Job, job: Job) -> bool:

@@ -8,6 +8,7 @@ died, sooner than RQ does: see `abandoned.py`.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import signal
@@ -29,13 +30,20 @@ from taskguard.rq.abandoned import find_abandoned
 from taskguard.rq.delivery import ATTEMPT  # nor this
 from taskguard.rq.guarded_job import PutBack, is_scheduled_again, noted, noted_class
 from taskguard.rq.guarding import warm
+from taskguard.rq.internals import WORKERS, require_names
 from taskguard.rq.performing import performed
 from taskguard.rq.replay import NothingToTell
 from taskguard.rq.settle import defer_if_stuck, settle_for
+from taskguard.runtime.health_file import HealthFile
 from taskguard.runtime.switch import is_off
+
+require_names(WORKERS)
 
 SETTLE_WITHIN = 60
 """Seconds after which a settlement is given up; then the lease runs out by itself."""
+
+_CLEANS_UP_THE_ONE_IT_IS_GIVEN = "execution" in inspect.signature(BaseWorker.cleanup_execution).parameters
+"""Else the worker's only one. RQ's next release tells methods which execution they are about."""
 
 _logger = logging.getLogger("taskguard")
 
@@ -57,31 +65,40 @@ class GuardedWorkerMixin(BaseWorker):
             kwargs["queue_class"] = own
             queues = [_as(own, queue) for queue in ensure_job_list(queues)]
         super().__init__(queues, *args, **kwargs)
+        self._health = HealthFile.of("worker")
         self.job_class = noted_class(self.job_class)  # read with its note: that costs no question of its own
 
     # -- where the body runs -----------------------------------------------------------------------------------------
 
-    def execute_job(self, job: Job, queue: Queue) -> None:
+    def execute_job(self, job: Job, queue: Queue, *args: Any, **kwargs: Any) -> None:
         if not self._is_warm:
             self._is_warm = True
             warm(self.connection, job.serializer)
         try:
-            super().execute_job(job, queue)
+            super().execute_job(job, queue, *args, **kwargs)
         finally:
-            self.execution = None  # RQ forgets it in the horse only: it would pass for that of a job found stuck
+            self._forget_execution()  # RQ does in the horse only: it would pass for that of a job found stuck
 
-    def perform_job(self, job: Job, queue: Queue) -> bool:
+    def _forget_execution(self) -> None:
+        several: dict[str, Any] | None = getattr(self, "executions", None)
+        if several is None:
+            self.execution = None
+        else:
+            several.clear()
+
+    def perform_job(self, job: Job, queue: Queue, *args: Any, **kwargs: Any) -> bool:
         # The id of the execution is known here and in the parent, and nowhere else: it is the attempt.
-        setattr(job, ATTEMPT, self.execution.id if self.execution else "")
+        execution = args[0] if args else kwargs.get("execution", self.execution)
+        setattr(job, ATTEMPT, execution.id if execution else "")
         performed(noted(job)).queue_class = type(queue)
         self._performs = True
         try:
             if not is_off() and _is_leftover(job, queue):
                 self._leave_intermediate_queue(job)
                 raise NothingToTell(f"it is a leftover copy, the job is {job.get_status(refresh=False).value}")
-            return bool(super().perform_job(job, queue))
+            return bool(super().perform_job(job, queue, *args, **kwargs))
         except NothingToTell as reason:
-            self._end_execution(job, reason)
+            self._end_execution(job, execution, reason)
             return True
         finally:
             self._performs = False
@@ -109,7 +126,7 @@ class GuardedWorkerMixin(BaseWorker):
             return
         with self.connection.pipeline() as pipeline:
             job.put_back(queue, pipeline)  # type: ignore[attr-defined] # only a noted one returns this
-            self.cleanup_execution(job, pipeline=pipeline)
+            self._clean_up(job, kwargs.get("execution"), pipeline)
             pipeline.execute()
 
     # -- what others left behind -------------------------------------------------------------------------------------
@@ -130,10 +147,15 @@ class GuardedWorkerMixin(BaseWorker):
 
     # -- in the process around it ------------------------------------------------------------------------------------
 
+    def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
+        if self._health is not None and not self.is_horse:  # first: a Redis that is away does not make it dead
+            self._health.write(lambda: {"name": self.name})
+        super().heartbeat(timeout, pipeline=pipeline)
+
     def handle_job_failure(self, job: Job, queue: Queue, *args: Any, **kwargs: Any) -> None:
         if not self._performs and not is_off():
             # Before RQ enqueues it again: the retry would meet its own entry, still running.
-            execution = self.execution
+            execution = kwargs.get("execution") or self.execution
             attempt = execution.id if execution is not None and execution.job_id == job.id else ""
             is_stopped = self._stopped_job_id == job.id
 
@@ -145,16 +167,20 @@ class GuardedWorkerMixin(BaseWorker):
 
             if _in_a_child(settle):
                 gone = "its horse is gone, and another worker has the job"
-                self._end_execution(job, gone if attempt else "it has ended, and this is a leftover copy")
+                self._end_execution(job, execution, gone if attempt else "it has ended, and this is a leftover copy")
                 return
         super().handle_job_failure(job, queue, *args, **kwargs)
 
-    def _end_execution(self, job: Job, why: object) -> None:
+    def _end_execution(self, job: Job, execution: Any, why: object) -> None:
         """This execution is over, and the job is somebody else's."""
         self.log.info("Worker %s: job %s: nothing to tell, %s", self.name, job.id, why)
         with self.connection.pipeline() as pipeline:
-            self.cleanup_execution(job, pipeline=pipeline)
+            self._clean_up(job, execution, pipeline)
             pipeline.execute()
+
+    def _clean_up(self, job: Job, execution: Any, pipeline: Any) -> None:
+        given = {"execution": execution or self.execution} if _CLEANS_UP_THE_ONE_IT_IS_GIVEN else {}
+        self.cleanup_execution(job, pipeline=pipeline, **given)
 
 
 class GuardedWorker(GuardedWorkerMixin, Worker):
@@ -168,7 +194,7 @@ class GuardedSimpleWorker(GuardedWorkerMixin, SimpleWorker):
 class GuardedSpawnWorker(GuardedWorkerMixin, SpawnWorker):
     """Starts each horse anew."""
 
-    def fork_work_horse(self, job: Job, queue: Queue) -> None:
+    def fork_work_horse(self, job: Job, queue: Queue, *args: Any, **kwargs: Any) -> None:
         # RQ writes the horse's program itself, and names its own classes in it.
         spawn, prelude = os.spawnv, _IN_HORSE + _import_as("rq.Queue", type(queue))
 
@@ -178,7 +204,7 @@ class GuardedSpawnWorker(GuardedWorkerMixin, SpawnWorker):
 
         os.spawnv = spawn_guarded  # type: ignore[assignment]
         try:
-            super().fork_work_horse(job, queue)
+            super().fork_work_horse(job, queue, *args, **kwargs)
         finally:
             os.spawnv = spawn
 

@@ -94,7 +94,7 @@ class Evictions:
             )
         self._eviction, self.are_refused = None, False
 
-    def warn(self, tell: Callable[..., None], claimant: Claimant) -> None:
+    def warn(self, report: Callable[..., None], claimant: Claimant) -> None:
         """Report that the store evicts. Call it after the store has answered: an outage has cost enough time."""
         eviction = self._eviction
         if eviction is None or since_boot() < self._ask_after:
@@ -107,4 +107,4 @@ class Evictions:
         self._eviction = None
         if policy and eviction.is_to_be_said():
             detail = f"{self._store!r} has maxmemory-policy {policy}: {PROBLEM}; {WAY_OUT}"
-            tell("store_evicts", claimant, detail=detail)
+            report("store_evicts", claimant, detail=detail)

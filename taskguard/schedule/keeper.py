@@ -83,7 +83,7 @@ class Timekeeper:
         self._tracked = tracked
         self._marks = Marks(store)
         self._publishing = Publishing(store, tracked=tracked, republish_after=republish_after, queued_for=queued_for)
-        self._lookout = Lookout(store, self._publishing, self._tell, self._store_was_away)
+        self._lookout = Lookout(store, self._publishing, self._report, self._store_was_away)
         self._memories: dict[str, _Memory] = {}
         self._started = False
         self._last_failure = float("-inf")
@@ -102,19 +102,30 @@ class Timekeeper:
         memory = self._memories.get(entry.label)
         return memory is not None and bool(memory.unfinished.looks)
 
-    def look(self, entry: ScheduledEntry, publish: Publish) -> float:
+    def oldest_open(self) -> tuple[Slot, float] | None:
+        """The oldest slot that is due and not settled, as far as this process knows, and its age in seconds."""
+        now = self.clock.last_known()
+        found: Slot | None = None
+        for memory in self._memories.values():
+            at = None if now < memory.quiet_until else memory.entry.due(memory.settled, now)
+            if at is not None and (found is None or at < found.at):
+                found = memory.entry.slot(at)
+        return None if found is None else (found, (now - found.at) / MICROS)
+
+    def look(self, entry: ScheduledEntry, publish: Publish, again: Publish | None = None) -> float:
         """Settle what is due of the entry; answers in how many seconds it must be looked at again.
 
         *publish* sends the job of a slot under `slot.job_id`, with `slot.note()` in its message, and raises if the
-        broker does not take it; the error reaches the caller, and the slot stays open.
+        broker does not take it; the error reaches the caller, and the slot stays open. *again* sends one whose message
+        or worker seems lost, if that is done another way.
         """
         try:
-            return self._look(entry, publish)
+            return self._look(entry, publish, again or publish)
         except StoreUnavailableError:
             self._last_failure = since_boot()
             raise
 
-    def _look(self, entry: ScheduledEntry, publish: Publish) -> float:
+    def _look(self, entry: ScheduledEntry, publish: Publish, again: Publish) -> float:
         now = self.clock.now()
         memory = self._memories.get(entry.label)
         if memory is not None and memory.entry is entry and now < memory.quiet_until:
@@ -122,7 +133,7 @@ class Timekeeper:
         memory = self._remember(entry, now)
         memory.entry = entry
         memory.watch.resume(now)
-        self._lookout.look(entry, memory.unfinished, now, publish)
+        self._lookout.look(entry, memory.unfinished, now, again)
         pause = None
         if entry.due(memory.settled, now) is not None:
             pause = self._settle(entry, memory, now, publish)
@@ -167,7 +178,7 @@ class Timekeeper:
         if self._marks.known(entry)[0] == "":
             self._marks.make_known(entry, now)
         if first and due is not None and not entry.is_once:
-            self._tell("slot_missed", entry.slot(due), detail="the store was emptied, nobody knows whether it has run")
+            self._report("slot_missed", entry.slot(due), detail="the store was emptied: whether it ran is unknown")
         memory.settled = settled
         return settled
 
@@ -245,13 +256,13 @@ class Timekeeper:
         up_to = ALWAYS if entry.is_once else decision.fire
         first = self._move(entry, up_to, memory, now)
         if published:
-            self._tell("scheduled", slot)
+            self._report("scheduled", slot)
             for kind in decision.told:
-                self._tell(kind, slot, detail=f"{(now - slot.at) / MICROS:.1f} s after its time")
+                self._report(kind, slot, detail=f"{(now - slot.at) / MICROS:.1f} s after its time")
         if first and decision.missed:
-            self._tell("slot_missed", slot, detail=f"{decision.missed} before it")
+            self._report("slot_missed", slot, detail=f"{decision.missed} before it")
         if first and decision.skipped:
-            self._tell_skipped(entry, before, decision.fire - 1, run)
+            self._report_skipped(entry, before, decision.fire - 1, run)
         self._watch(memory, slot, now)
         return None
 
@@ -266,16 +277,16 @@ class Timekeeper:
             return
         slot = entry.slot(decision.up_to)
         if decision.missed:
-            self._tell("slot_missed", slot, detail=f"{decision.missed} up to it")
+            self._report("slot_missed", slot, detail=f"{decision.missed} up to it")
         if decision.skipped and run is not None:
-            self._tell_skipped(entry, before, decision.up_to, run)
+            self._report_skipped(entry, before, decision.up_to, run)
             in_a_row = skipped_in_a_row(entry, run, before, decision.up_to)
             if in_a_row:
-                self._tell("slots_blocked", slot, by=run, detail=f"{in_a_row} slots in a row were skipped")
+                self._report("slots_blocked", slot, by=run, detail=f"{in_a_row} slots in a row were skipped")
 
-    def _tell_skipped(self, entry: ScheduledEntry, before: int, up_to: int, run: Entry | None) -> None:
+    def _report_skipped(self, entry: ScheduledEntry, before: int, up_to: int, run: Entry | None) -> None:
         for at in entry.boundaries(before, up_to):
-            self._tell("slot_skipped", entry.slot(at), by=run)
+            self._report("slot_skipped", entry.slot(at), by=run)
 
     def _move(self, entry: ScheduledEntry, to: int, memory: _Memory, now: int) -> bool:
         first = self._marks.move(entry, to, now)
@@ -286,7 +297,7 @@ class Timekeeper:
         """End the run that is in the way, for good. Its body is told when it next renews its lease."""
         ending = Ending(how="revoked", keep_for=by.keep_for)
         self._store.release(Claimant(run.key, run.owner, run.attempt), ending, anyway=True)
-        self._tell("slot_cancelled", by, by=run)
+        self._report("slot_cancelled", by, by=run)
 
     def _watch(self, memory: _Memory, slot: Slot, now: int) -> None:
         """Its message may be lost, or its worker."""
@@ -307,9 +318,9 @@ class Timekeeper:
         soonest = min(moments, default=now + round(LONGEST_PAUSE * MICROS))
         return min(LONGEST_PAUSE, max(0.0, (soonest - now) / MICROS))
 
-    def _tell(self, kind: Kind, slot: Slot, *, by: Entry | Held | None = None, detail: str = "") -> None:
+    def _report(self, kind: Kind, slot: Slot, *, by: Entry | Held | None = None, detail: str = "") -> None:
         when = f"slot {slot.scheduled_for.isoformat()}"
-        self._listeners.tell(
+        self._listeners.notify(
             Event(
                 kind=kind,
                 key=slot.entry.name,

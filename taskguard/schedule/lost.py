@@ -24,7 +24,7 @@ from taskguard.schedule.publishing import CLAIM, Publish, Publishing
 from taskguard.schedule.watermark import NO_TIME
 
 
-class Tell(Protocol):
+class Report(Protocol):
     def __call__(self, kind: Kind, slot: Slot, *, by: Entry | Held | None = None, detail: str = "") -> None: ...
 
 
@@ -42,11 +42,11 @@ class Unfinished:
 
 
 class Lookout:
-    def __init__(self, store: Store, publishing: Publishing, tell: Tell, may_live: Callable[[], bool]) -> None:
+    def __init__(self, store: Store, publishing: Publishing, report: Report, may_live: Callable[[], bool]) -> None:
         """*may_live*: a run whose lease is over may live, since the store was away just now."""
         self._store = store
         self._publishing = publishing
-        self._tell = tell
+        self._report = report
         self._may_live = may_live
 
     def look(self, entry: ScheduledEntry, unfinished: Unfinished, now: int, publish: Publish) -> None:
@@ -106,7 +106,7 @@ class Lookout:
             self._store.release(answer, Ending(keep_for=slot.keep_for))
         elif isinstance(answer, Held) and answer.publish and answer.owner == slot.job_id:
             self._publishing.once_more(slot, answer, publish)
-            self._tell("slot_republished", slot)
+            self._report("slot_republished", slot)
 
     def _publish_again(self, slot: Slot, since: float, publish: Publish, now: int) -> list[float]:
         """Publish a run that had begun, the last time at *since*, and died. In how many seconds to look at it again."""
@@ -121,11 +121,11 @@ class Lookout:
         if not self._has_expired(slot, since, now):
             done = self._publishing.again(slot, publish)
             if done is True:
-                self._tell("slot_republished", slot, detail="its worker died, and its message did not come again")
+                self._report("slot_republished", slot, detail="its worker died, and its message did not come again")
             return done
         done = self._publishing.give_up(slot)
         if done is True:
-            self._tell("slot_missed", slot, detail="its worker died, and its message has expired")
+            self._report("slot_missed", slot, detail="its worker died, and its message has expired")
         return done
 
     def _has_expired(self, slot: Slot, since: float, now: int) -> bool:
@@ -170,7 +170,7 @@ class Lookout:
         if slot.entry.timing.overlap != "skip" or found.owner == slot.job_id:
             return False
         self._publishing.revoke(slot)
-        self._tell("slot_skipped", slot, by=found)
+        self._report("slot_skipped", slot, by=found)
         return True
 
 

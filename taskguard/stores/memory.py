@@ -53,8 +53,8 @@ class MemoryStore:
     def claim(self, claim: Claim, /) -> Lease | Held | Completed:
         def verb(view: _View) -> Lease | Held | Completed:
             own = view.receipt(claim.key, claim.owner)
-            twin = view.receipt(claim.key, claim.join) if claim.join else None
-            return view.save(claim.key, self._rules.claim(claim, view.entry(claim.key), own, twin, view.now))
+            joined = view.receipt(claim.key, claim.join) if claim.join else None
+            return view.save(claim.key, self._rules.claim(claim, view.entry(claim.key), own, joined, view.now))
 
         return self._step(verb)
 

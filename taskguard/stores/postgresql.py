@@ -106,6 +106,8 @@ class PostgresStore(Forked):
         self._to_look = f"SET TRANSACTION ISOLATION LEVEL READ COMMITTED; {bounded}"
         """For statements that a standby can run too."""
         self._to_write = f"SET TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE; {bounded}"
+        self._has_answered = False
+        """A server that answered once has a name: if the name no longer resolves, that will pass."""
         self._inherited: list[Connection] = []
         self._open()
         self.history = PostgresHistory(self._add_history, self._read_history, f'"{schema}".history')
@@ -301,6 +303,7 @@ class PostgresStore(Forked):
                 raise
             # Reused only if nothing was raised while it was in use.
             idle.append(connection)
+            self._has_answered = True
         return rows
 
     # -- connections ---------------------------------------------------------------------------------------------
@@ -324,7 +327,7 @@ class PostgresStore(Forked):
             if not connection.is_over():
                 return connection
             connection.close()
-        return connect(self._options, deadline, self._name)
+        return connect(self._options, deadline, self._name, has_answered=self._has_answered)
 
 
 def _entry(row: Any) -> Entry:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import selectors
+import socket
 import time
 from collections.abc import Generator
 from math import ceil
@@ -22,8 +23,15 @@ Value = TypeVar("Value")
 _PASSING = ("08", "40", "53", "57", "58", "25006", "55P03")
 """SQLSTATE prefixes of a server that cannot serve us now and may later: connection lost, rolled back, out of
 resources, shut down or cancelled, disk trouble, read-only (a standby), lock not available in time."""
-_REFUSED = re.compile("authentication|password|pg_hba|does not exist|no such (user|database)|permitted|support|certif")
+_REFUSED = re.compile(
+    "authentication|password|pg_hba|does not exist|no such (user|database)|permitted to log in|support|certif"
+)
 """Messages of a server that will refuse us later too. (A failed connection has no SQLSTATE.)"""
+_UNKNOWN_HOST = re.compile(
+    rf"\[Errno ({socket.EAI_NONAME}|{getattr(socket, 'EAI_NODATA', socket.EAI_NONAME)})\]"
+    "|Name or service not known|nodename nor servname|No address associated"
+)
+"""Messages of Python's resolver and of libpq for a host name that does not exist."""
 
 
 class Connection(psycopg.Connection[Any]):
@@ -73,8 +81,8 @@ def options_of(url: str) -> dict[str, Any]:
     return {"client_encoding": "utf8", "fallback_application_name": "taskguard", "keepalives_idle": 30} | said
 
 
-def connect(options: dict[str, Any], deadline: float, store: str) -> Connection:
-    """A new connection for the store named *store*."""
+def connect(options: dict[str, Any], deadline: float, store: str, *, has_answered: bool) -> Connection:
+    """A new connection for the store named *store*; *has_answered*: whether its server ever answered this process."""
     # libpq accepts whole seconds, and at least two.
     options = {"connect_timeout": max(2, ceil(deadline - time.monotonic()))} | options
     try:
@@ -87,16 +95,22 @@ def connect(options: dict[str, Any], deadline: float, store: str) -> Connection:
         )
     except psycopg.Error as error:
         # Without its cause: if a URL was misread, the host in the message may be a part of the password.
-        raise _refusal(error, store) from None
+        raise _refusal(error, store, has_answered) from None
 
 
-def _refusal(error: psycopg.Error, store: str) -> StoreError:
+def _refusal(error: psycopg.Error, store: str, has_answered: bool) -> StoreError:
     if isinstance(error, errors.ConnectionTimeout):
         return StoreUnavailableError(store, "could not connect: no answer in time")
+    text = str(error)
+    if _UNKNOWN_HOST.search(text):
+        if has_answered:
+            return StoreUnavailableError(store, "could not connect: its host is not known any more")
+        return StoreError(store, "its host is not known: check the URL")
     # From "connection to server at … failed: FATAL:  password authentication failed …" take only the reason.
-    given, found, reason = str(error).rpartition("failed: ")
+    _, found, reason = text.rpartition("failed: ")
     if not found:
-        reason = "its host is not known" if "resolve host" in given + reason else "libpq gave no reason"
+        is_resolver = "resolve host" in text or text.startswith("[Errno")
+        reason = "the name of its host cannot be resolved now" if is_resolver else "libpq gave no reason"
     reason = reason.partition("\n")[0].removeprefix("FATAL:").strip()
     if _REFUSED.search(reason):
         return StoreError(store, f"{reason}; check the URL and the server's pg_hba.conf")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from typing import NoReturn
 
 import redis
@@ -22,6 +23,10 @@ _PASSING = (
 _PASSING_CODES = frozenset(["BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS"]) | frozenset(
     ["OOM", "READONLY", "TRYAGAIN", "UNKILLABLE"]
 )
+_NO_SUCH_NAME = frozenset(
+    getattr(socket, code) for code in ("EAI_NONAME", "EAI_NODATA", "EAI_ADDRFAMILY") if hasattr(socket, code)
+)
+"""The resolver's codes for a name that does not exist. Others, EAI_AGAIN above all, are failures of the resolver."""
 # Not compiled here: each work horse imports this module, and few ever need the pattern.
 _WRAPPED = r"Error running script \(call to \w+\): (?:@user_script: ?\d+: )+-?"
 """The prefix that Redis before 7 puts before the error of a script's command, and so before its code."""
@@ -34,9 +39,12 @@ class ForeignValueError(StoreError):
     """The key of an entry holds a value that taskguard did not write."""
 
 
-def explain(error: redis.exceptions.RedisError, store: str, namespace: str) -> NoReturn:
-    """Raise the `StoreError` for *error*, with the name of the store."""
+def explain(error: redis.exceptions.RedisError, store: str, namespace: str, *, has_answered: bool) -> NoReturn:
+    """Raise the `StoreError` for *error*; *has_answered*: whether the server ever answered this process."""
     text = _said(error)
+    if not has_answered and _is_unknown_host(error):
+        # Without its cause: where a URL was misread, the host it names may be a piece of the password.
+        raise StoreError(store, "its host is not known: check the URL") from None
     if isinstance(error, (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError)):
         raise StoreError(store, f"{text}: check the user and the password in the store's URL") from None
     if is_passing(error):
@@ -54,6 +62,11 @@ def explain(error: redis.exceptions.RedisError, store: str, namespace: str) -> N
             f"Give taskguard a namespace of its own, or remove the foreign keys below {namespace!r} ({text})",
         ) from error
     raise StoreError(store, text) from error
+
+
+def _is_unknown_host(error: BaseException) -> bool:
+    why = error.__cause__ or error.__context__  # which of the two depends on the driver's version
+    return isinstance(why, socket.gaierror) and why.errno in _NO_SUCH_NAME
 
 
 def is_passing(error: redis.exceptions.RedisError) -> bool:

@@ -42,6 +42,8 @@ class Wire:
         self._thread = native.thread_local()
         self._name = name
         self._namespace = namespace
+        self._has_answered = False
+        """A server that answered once has a name: if it does not resolve any more, that will pass."""
         self.can_be_silent = False
         """Whether the server is known to support CLIENT REPLY SKIP; see `learn_silence`."""
 
@@ -92,7 +94,7 @@ class Wire:
     def _exchange(
         self, over: Connections, commands: bytes, expected: int, meanwhile: Callable[[], None] | None = None
     ) -> list[Any]:
-        """Send what is packed, and read as many replies; *meanwhile*, which is the server's time, do that."""
+        """Send the packed commands, call *meanwhile* while the server works, and read the *expected* replies."""
         try:
             source = over.source()
             if source.turns is None:
@@ -102,12 +104,13 @@ class Wire:
                 with turn:
                     source.wait_for(turn)
                     replies = _replies(source, commands, expected, meanwhile)
+            self._has_answered = True
             for reply in replies:
                 if isinstance(reply, Exception) and not isinstance(reply, redis.exceptions.NoScriptError):
                     raise reply
             return replies
         except redis.exceptions.RedisError as error:
-            explain(error, self._name, self._namespace)
+            explain(error, self._name, self._namespace, has_answered=self._has_answered)
 
     def learn_silence(self) -> None:
         """Find out whether the server can skip a reply. A user may lack the permission, and a proxy the command.
@@ -125,11 +128,11 @@ class Wire:
             except redis.exceptions.ResponseError:
                 self.can_be_silent = False
         except redis.exceptions.RedisError as error:
-            explain(error, self._name, self._namespace)
+            explain(error, self._name, self._namespace, has_answered=self._has_answered)
         finally:
             connection.disconnect()
 
-    def tell(self, script: Script, keys: Sequence[Any], args: Sequence[Any]) -> None:
+    def run_unanswered(self, script: Script, keys: Sequence[Any], args: Sequence[Any]) -> None:
         """Run the script; if the server can skip its reply, do not wait for one.
 
         Sends the source, since nobody would read the error for an unknown script. The connection stays clean.

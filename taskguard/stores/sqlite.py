@@ -122,8 +122,8 @@ class SQLiteStore:
     def claim(self, claim: Claim, /) -> Lease | Held | Completed:
         def answer(db: sqlite3.Connection, now: int) -> Step[Lease | Held | Completed]:
             own = self._receipt(db, claim.key, claim.owner, now)
-            twin = self._receipt(db, claim.key, claim.join, now) if claim.join else None
-            return self._rules.claim(claim, self._entry(db, claim.key, now), own, twin, now)
+            joined = self._receipt(db, claim.key, claim.join, now) if claim.join else None
+            return self._rules.claim(claim, self._entry(db, claim.key, now), own, joined, now)
 
         def step(db: sqlite3.Connection, now: int) -> Lease | Held | Completed:
             self._purge_at_times(db, now)

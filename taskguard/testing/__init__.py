@@ -1,6 +1,6 @@
-"""For those who test what they guard, or write a store. Imports no test runner, no Celery and no RQ.
+"""Helpers to test guarded code, and to write a store. Imports no test runner, no Celery and no RQ.
 
-Names are loaded when they are first used. The fixtures are in `taskguard.testing.pytest`.
+A name's module is imported when the name is first used. The fixtures are in `taskguard.testing.pytest`.
 """
 
 from typing import TYPE_CHECKING

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 LONGEST_TEXT = 20_000
-"""What a child has to say must fit into a pipe that nobody reads yet."""
+"""A child's report must fit into the pipe, which nobody reads until the child ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How it went: where the child killed or stopped itself, how many steps there were, what was raised."""
+    """How a child ended: where it killed or stopped itself, how many steps it took, what it raised."""
 
     at: str = ""
     steps: int = 0
@@ -27,21 +27,21 @@ class End:
 
 
 class Child:
-    """*work* is given a function that sends this very process a signal, and returns the number of steps."""
+    """Runs *work* in a fork. *work* takes a function that signals this process, and returns the step count."""
 
     def __init__(self, work: Callable[[Callable[[str], None]], int], number: signal.Signals = signal.SIGKILL) -> None:
         self._reader, writer = os.pipe()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of threads: the guard's own are fit for a fork
+            warnings.simplefilter("ignore", DeprecationWarning)  # about threads: the guard's own threads survive a fork
             self._pid = os.fork()
         if self._pid == 0:
             os.close(self._reader)
-            _be_child(work, writer, number)
+            _run_child(work, writer, number)
         os.close(writer)
         self._is_over = False
 
     def wait_until_stopped(self) -> bool:
-        """Whether it has stopped itself; false if it is over."""
+        """Wait; true if the child stopped itself, false if it ended."""
         _, status = os.waitpid(self._pid, os.WUNTRACED)
         self._is_over = not os.WIFSTOPPED(status)
         return not self._is_over
@@ -65,7 +65,7 @@ class Child:
         return End(**{name: value for fact in facts for name, value in fact.items()}) if facts else _SILENT
 
     def kill(self) -> None:
-        """Nobody waits for it any more; one that is stopped would stay for ever."""
+        """Kill the child: a stopped one would stay for ever."""
         if not self._is_over:
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
@@ -73,20 +73,20 @@ class Child:
             os.close(self._reader)
 
 
-_SILENT = End(problem="its process ended, and said nothing")
+_SILENT = End(problem="its process ended without a report")
 
 
-def _be_child(work: Callable[[Callable[[str], None]], int], writer: int, number: signal.Signals) -> NoReturn:
-    def say(**facts: object) -> None:
+def _run_child(work: Callable[[Callable[[str], None]], int], writer: int, number: signal.Signals) -> NoReturn:
+    def report(**facts: object) -> None:
         os.write(writer, (json.dumps(facts) + "\n").encode())
 
     def signal_myself(where: str) -> None:
-        say(at=where)
+        report(at=where)
         os.kill(os.getpid(), number)
 
     try:
-        say(steps=work(signal_myself))
+        report(steps=work(signal_myself))
     except BaseException:
         sys.settrace(None)
-        say(problem=traceback.format_exc()[-LONGEST_TEXT:])
+        report(problem=traceback.format_exc()[-LONGEST_TEXT:])
     os._exit(0)

@@ -1,4 +1,4 @@
-"""Clocks that stand still until they are told otherwise."""
+"""Clocks that only move when a test advances them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BEGINNING = 1_700_000_000_000_000
 
 
 class FakeClock:
-    """Microseconds, for a store that takes its clock from outside; moves on by one at each look, as time does."""
+    """A clock in microseconds, for a store that takes one; each reading is one later than the last."""
 
     def __init__(self) -> None:
         self._now = BEGINNING
@@ -24,7 +24,7 @@ class FakeClock:
 
 
 class SharedClock:
-    """The same, from now on, for this process and those that are forked from it."""
+    """The same, starting now, for this process and its forks."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, 8)

@@ -1,14 +1,14 @@
-"""The conformance suite of a store: the eight promises of `taskguard.protocol.store.Store`, as tests that name them.
+"""The conformance suite of a store: tests for the eight promises of `taskguard.protocol.store.Store`.
 
-Inherit from it in a test class and give it five fixtures:
+Inherit from it in a test class and define five fixtures:
 
 store    a store that is empty, or has a namespace of its own
-elapse   elapse(seconds): that much time passes on the store's clock (advance a fake one, or sleep)
-opener   a callable that can be pickled and opens the same store in another process; None if only one can use it
-wipe     wipe(): the store loses all its data, as an operator or a broken disk would make it
-restart  restart(): the server is stopped hard and started again; lambda: None where there is no server
+elapse   elapse(seconds): lets that much time pass on the store's clock (advance a fake one, or sleep)
+opener   a picklable callable that opens the same store in another process; None if only one process can use it
+wipe     wipe(): deletes all data of the store, as an operator or a broken disk would
+restart  restart(): kills the server and starts it again; lambda: None if there is no server
 
-It imports no test runner; any that finds `test_` methods and passes fixtures by name will do.
+The suite imports no test runner. It works with any that finds `test_` methods and passes fixtures by name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from taskguard.testing.walks import walk_beside_the_rules
 LONG = 1000.0
 SHORT = 0.3
 PAST = 0.4
-"""More than SHORT, with room for a busy machine."""
+"""More than SHORT, with a margin for a busy machine."""
 
 Elapse = Callable[[float], None]
 Opener = Callable[[], Store] | None
@@ -61,7 +61,7 @@ RELEASED = Ending(keep_for=LONG)
 
 
 def succession(store: Store, elapse: Elapse, successor: str = "bob") -> tuple[Lease, Lease]:
-    """A holder that fell silent, and the one that took its place."""
+    """A holder whose lease expired, and the one that took over."""
     stale = claimed(store, "alice", lease=SHORT)
     elapse(PAST)
     return stale, claimed(store, successor)
@@ -71,29 +71,29 @@ def requeued(store: Store, claimant: Claimant, **options: Any) -> bool:
     return store.requeue(claimant, LONG, **{"copy_for": LONG, **options})
 
 
-def goes_on(store: Store, copy: str, copy_for: float = 0.0) -> bool:
-    """Whether this copy of a message of alice's, who is running, is told to go on."""
+def continues(store: Store, copy: str, copy_for: float = 0.0) -> bool:
+    """Whether the store lets this copy of the message of alice, who is running, continue."""
     answer = store.claim(ask("alice", copy=copy, copy_for=copy_for))
     assert isinstance(answer, Held), answer
     return answer.publish
 
 
 def name_copy(store: Store, copy: str, copy_for: float = LONG) -> None:
-    """What a worker does: ask, publish, ask again."""
+    """What a worker does: claim, publish, claim again."""
     request = ask("alice", copy=copy)
-    told = store.claim(request)
-    assert isinstance(told, Held) and told.publish
-    named = store.claim(replace(request, copy_for=copy_for, stamp=told.stamp))
+    first = store.claim(request)
+    assert isinstance(first, Held) and first.publish
+    named = store.claim(replace(request, copy_for=copy_for, stamp=first.stamp))
     assert isinstance(named, Held) and named.publish
 
 
 def attempt_of(lease: Claimant) -> Claimant:
-    """What a parent knows of its child: the attempt, not the token."""
+    """What a parent knows of its child: the attempt but not the token."""
     return Claimant(lease.key, lease.owner, lease.attempt)
 
 
 def filled(start: str, length: int) -> str:
-    """A name of exactly that many bytes, which no server can compress."""
+    """A name of exactly *length* bytes that no server can compress."""
     rest = "".join(uuid4().hex for _ in range(length // 32 + 1))
     return start + rest[: length - len(start.encode())]
 
@@ -107,11 +107,11 @@ def _is_refused(act: Callable[[], object]) -> None:
         act()
     except ConfigurationError:
         return
-    raise AssertionError("it was not refused")
+    raise AssertionError("the guard did not raise ConfigurationError")
 
 
 class StoreContract:
-    """Eight promises. A store that passes can carry the guard."""
+    """Tests of the eight promises. The guard works on every store that passes."""
 
     racers = 4
     rounds = 25
@@ -132,7 +132,7 @@ class StoreContract:
         assert len(grants) == self.racers * self.rounds
         for earlier, later in itertools.pairwise(grants):
             assert earlier.token < later.token
-            assert earlier.let_go < later.granted
+            assert earlier.released < later.granted
 
     def test_promise_1_a_job_that_completes_is_never_granted_again(self, store: Store, opener: Opener) -> None:
         completed, granted = completions(store, opener, racers=self.racers, rounds=self.rounds)
@@ -145,7 +145,7 @@ class StoreContract:
         asked = ask("alice", meanwhile=lambda: done.append("once"))
         first = store.claim(asked)
         assert isinstance(first, Lease)
-        assert done in ([], ["once"])  # as the store likes
+        assert done in ([], ["once"])  # the store may call it or not
         assert store.claim(asked) == first
         assert isinstance(store.claim(ask("bob", meanwhile=lambda: None)), Held)
 
@@ -157,7 +157,7 @@ class StoreContract:
         for seed in range(self.walks):
             walk_beside_the_rules(store, elapse, seed=seed, steps=self.steps)
 
-    # -- names: what the guard lets through, a store keeps -----------------------------------------------------------
+    # -- names: a store keeps every name that the guard accepts ------------------------------------------------------
 
     def test_promise_1_the_longest_names_go_through_every_verb(self, store: Store) -> None:
         for key, owner, twin in (longest("k", "o", "t"), longest("ключ ", "é", "雪")):
@@ -267,7 +267,7 @@ class StoreContract:
 
     def test_promise_2_tokens_rise_through_loss_of_the_data(self, store: Store, wipe: Callable[[], None]) -> None:
         lease = claimed(store, "alice")
-        for _ in range(5):  # a counter that starts again would need to catch up
+        for _ in range(5):  # a counter that starts at 1 again would need to catch up
             store.release(lease, RELEASED)
             lease = claimed(store, "alice")
         wipe()
@@ -431,7 +431,7 @@ class StoreContract:
         first = store.claim(request)
         elapse(PAST)
         store.release(claimed(store, "bob"), RELEASED)
-        again = store.claim(request)  # a packet that was long on its way
+        again = store.claim(request)  # a packet that was delayed
 
         assert isinstance(first, Lease) and isinstance(again, Lease)
         assert again.token > first.token
@@ -698,7 +698,7 @@ class StoreContract:
 
         for _ in range(2):
             assert requeued(store, running)
-        assert isinstance(store.claim(ask("bob")), Lease)  # nobody waits for a job that nobody will run
+        assert isinstance(store.claim(ask("bob")), Lease)  # no job waits for one that nobody will run
         assert self.how(store, "alice") == "revoked"
 
     def test_promise_5_who_did_not_end_a_job_can_say_that_it_was_answered(self, store: Store) -> None:
@@ -726,7 +726,7 @@ class StoreContract:
 
             assert store.release(running, RELEASED)
             assert self.how(store, "alice", how) == how
-            assert isinstance(store.claim(ask("bob", how)), Lease)  # the key is free all the same
+            assert isinstance(store.claim(ask("bob", how)), Lease)  # the key is free nevertheless
 
     def test_promise_5_an_end_is_not_replaced_by_the_release_of_a_parent(self, store: Store) -> None:
         child = claimed(store, "alice")
@@ -792,7 +792,7 @@ class StoreContract:
             store.complete(claimed(store, "alice", how), ended(how, outcome))
             store.claim(ask("joiner", how, join="alice"))
             claimed(store, "bob", how)
-            copy = store.claim(ask("joiner", how))  # another copy of its message, which knows of no twin
+            copy = store.claim(ask("joiner", how))  # another copy of its message, without join=
 
             assert isinstance(copy, Completed)
             assert (copy.owner, copy.how, copy.outcome) == ("joiner", how, outcome)
@@ -862,7 +862,7 @@ class StoreContract:
     ) -> None:
         store.complete(claimed(store, "alice"), succeeded(b"alice's"))
         request = ask("joiner", lease=SHORT)
-        store.claim(request)  # granted, and the reply is lost for longer than the lease
+        store.claim(request)  # granted, but the reply is delayed for longer than the lease
         elapse(PAST)
         store.claim(ask("joiner", join="alice"))
         answer = store.claim(request)
@@ -951,7 +951,7 @@ class StoreContract:
         assert isinstance(lease, Lease)
         assert requeued(store, lease, copy_for=SHORT, copy="lost")
         elapse(PAST)
-        assert isinstance(store.claim(ask("alice", copy="older")), Lease)  # the named one does not seem to come
+        assert isinstance(store.claim(ask("alice", copy="older")), Lease)  # the named message seems lost
 
     def test_promise_6_starts_are_counted_while_workers_die(self, store: Store, elapse: Elapse) -> None:
         first, second = succession(store, elapse, successor="alice")
@@ -1166,7 +1166,7 @@ class StoreContract:
         found = store.claim(ask("bob", state="queued", copy_for=LONG))
 
         assert isinstance(found, Held) and found.publish
-        assert requeued(store, found)  # the duplicate marks what it has published
+        assert requeued(store, found)  # the duplicate confirms that it published
         found = store.claim(ask("carol", state="queued", copy_for=LONG))
         assert isinstance(found, Held) and not found.publish
         assert requeued(store, queued)
@@ -1211,22 +1211,22 @@ class StoreContract:
         claimed(store, "alice")
 
         for copy_for in (0.0, LONG):
-            assert goes_on(store, "first", copy_for=copy_for)
-            assert goes_on(store, "second", copy_for=copy_for)
+            assert continues(store, "first", copy_for=copy_for)
+            assert continues(store, "second", copy_for=copy_for)
 
-    def test_promise_1_one_copy_of_a_running_jobs_message_goes_on(self, store: Store) -> None:
+    def test_promise_1_one_copy_of_a_running_jobs_message_continues(self, store: Store) -> None:
         claimed(store, "alice")
         name_copy(store, "first")
 
-        assert not goes_on(store, "second")
-        assert goes_on(store, "first")
+        assert not continues(store, "second")
+        assert continues(store, "first")
 
-    def test_promise_1_a_named_copy_stays_named_as_it_goes_on(self, store: Store) -> None:
+    def test_promise_1_a_named_copy_stays_named_as_it_continues(self, store: Store) -> None:
         claimed(store, "alice")
         for _ in range(2):
             name_copy(store, "first")
 
-        assert not goes_on(store, "second")
+        assert not continues(store, "second")
 
     def test_promise_1_a_copy_that_is_overdue_gives_way_to_the_next(self, store: Store, elapse: Elapse) -> None:
         claimed(store, "alice")
@@ -1234,18 +1234,18 @@ class StoreContract:
         elapse(PAST)
         name_copy(store, "second")
 
-        assert not goes_on(store, "first")
+        assert not continues(store, "first")
 
     def test_promise_1_a_copy_is_not_named_if_another_was_in_the_meantime(self, store: Store, elapse: Elapse) -> None:
         claimed(store, "alice")
         slow = ask("alice", copy="slow", copy_for=LONG)
         told = store.claim(slow)
-        name_copy(store, "first", copy_for=SHORT)  # and now the slow one is dropped, where it comes
+        name_copy(store, "first", copy_for=SHORT)  # from now on the slow copy is dropped where it arrives
         elapse(PAST)
 
         assert isinstance(told, Held)
         store.claim(replace(slow, stamp=told.stamp))
-        assert goes_on(store, "first")
+        assert continues(store, "first")
 
     def test_promise_1_a_copy_is_not_named_if_the_job_was_started_again_in_the_meantime(
         self, store: Store, elapse: Elapse
@@ -1258,7 +1258,7 @@ class StoreContract:
 
         assert isinstance(told, Held)
         store.claim(replace(slow, stamp=told.stamp))
-        assert goes_on(store, "first")
+        assert continues(store, "first")
 
     def test_promise_1_who_names_its_copy_is_granted_the_key_if_it_is_free_by_then(self, store: Store) -> None:
         running = claimed(store, "alice")
@@ -1278,7 +1278,7 @@ class StoreContract:
         for _ in range(2):
             answer = store.claim(replace(request, stamp=told.stamp))
             assert isinstance(answer, Held) and answer.publish
-        assert not goes_on(store, "second")
+        assert not continues(store, "second")
 
     # -- many messages published at once ---------------------------------------------------------------------------
 
@@ -1356,7 +1356,7 @@ class StoreContract:
         assert store.mark([(queued, LONG)], copy_for=LONG) == [False]
         assert isinstance(store.claim(ask("bob")), Lease)
 
-    # -- looking -------------------------------------------------------------------------------------------------
+    # -- helpers -------------------------------------------------------------------------------------------------
 
     def holder(self, store: Store, key: str = "key") -> str:
         answer = store.claim(ask("onlooker", key))
@@ -1376,7 +1376,7 @@ class StoreContract:
 
 @contextmanager
 def skewed_clock(seconds: float) -> Iterator[None]:
-    """This process's wall clock is wrong by *seconds*, for code that looks at it through `time`."""
+    """Within the block, the wall clock of this process, as read through `time`, is wrong by *seconds*."""
     real, real_ns = time.time, time.time_ns
     time.time = lambda: real() + seconds
     time.time_ns = lambda: real_ns() + int(seconds * 1e9)

@@ -1,4 +1,4 @@
-"""A job as a queue delivers it to a worker, on a given store and under a given id; again, if need be."""
+"""Delivers a job as a queue does to a worker, on a given store and under a given id, once or again."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Delivery:
     run: Callable[[Store, str], object]
     """Deliver the job under that id, once."""
     file: str
-    """Where its body is written."""
+    """The file with its body."""
 
 
 def delivery_of(job: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Delivery:
-    """*job* is a guarded Celery task, a guarded RQ function, or a function that is given a `Guard`."""
+    """*job* is a guarded Celery task, a guarded RQ function, or a function that takes a `Guard`."""
     guarded = getattr(job, "taskguard", None)
     if guarded is None and callable(job) and not hasattr(job, "apply_async"):
         return Delivery(lambda store, _: job(Guard(store), *args, **kwargs), _file_of(job))
@@ -38,7 +38,7 @@ def delivery_of(job: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Deli
 
 
 def _warm(task: Any) -> None:
-    """Load what every child would load anew, and slowly, as it is traced."""
+    """Import what every child would import again, and slowly, because it is traced."""
     import celery.app.trace
 
     task.app.finalize()
@@ -51,7 +51,7 @@ def _by_celery(task: Any, store: Store, job_id: str, args: Any, kwargs: Any) -> 
 
 
 def _by_rq(guarded: Any, store: Store, job_id: str, args: Any, kwargs: Any) -> None:
-    # What RQ's worker does with a job, without RQ's server: claim, run, settle.
+    # What RQ's worker does with a job, without a Redis server: claim, run, settle.
     from taskguard.rq.delivery import to_its_end
 
     guard, policy, key = Guard(store), guarded.policy, guarded.keys(args, kwargs)

@@ -1,10 +1,10 @@
-"""The conformance suite of a history: what `taskguard.history.History` says, as tests.
+"""The conformance suite of a history: the promises of `taskguard.history.History` as tests.
 
-Inherit from it in a test class and give it one fixture:
+Inherit from it in a test class and define one fixture:
 
 history  a history that is empty, or has a namespace of its own
 
-It imports no test runner, as `StoreContract`.
+Like `StoreContract`, it imports no test runner.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Fixtures. Ask for them in your `conftest.py`: `pytest_plugins = ["taskguard.testing.pytest"]`.
+"""Fixtures. Load them in your `conftest.py`: `pytest_plugins = ["taskguard.testing.pytest"]`.
 
-They are no plug-in that pytest loads by itself: who does not ask for them pays nothing, and no name is taken.
+pytest does not load them by itself: a project that does not use them imports nothing and has no extra fixture names.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["taskguard_clock", "taskguard_guard", "taskguard_in_memory", "taskgua
 
 @pytest.fixture
 def taskguard_clock() -> FakeClock:
-    """The clock of the store: `advance(seconds)` lets leases run out and outcomes be forgotten."""
+    """The clock of the store: `advance(seconds)` makes leases and outcomes expire."""
     return FakeClock()
 
 
 @pytest.fixture
 def taskguard_store(taskguard_clock: FakeClock) -> WatchedStore:
-    """An empty store in memory. Give it to an app as its setting `taskguard_store`."""
+    """An empty store in memory. Set it as the app's `taskguard_store`."""
     return WatchedStore(clock=taskguard_clock)
 
 
@@ -40,13 +40,13 @@ def taskguard_guard(taskguard_store: WatchedStore) -> Guard:
 
 @pytest.fixture
 def taskguard_in_memory(taskguard_store: WatchedStore) -> Iterator[Callable[[Any], Any]]:
-    """`taskguard_in_memory(app)`: the app, or the RQ function, is guarded in memory until the test ends."""
+    """`taskguard_in_memory(app)`: guard the app, or the RQ function, in memory until the test ends."""
     with ExitStack() as stack:
         yield lambda target: stack.enter_context(on_store(target, taskguard_store))
 
 
 @pytest.fixture
 def taskguard_off() -> Iterator[None]:
-    """Nothing is guarded while the test runs."""
+    """Switch the guard off while the test runs."""
     with unguarded():
         yield

@@ -1,4 +1,4 @@
-"""Several processes, or threads where a store lives in one process, that ask for one key at the same moment."""
+"""Several processes (or threads, for a store of one process) that claim one key at the same moment."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ PATIENCE = 60.0
 
 @dataclass(frozen=True)
 class Grant:
-    """One turn: when the answer came, and when it was given back."""
+    """One turn: when the store granted the key, and when the holder released it."""
 
     token: int
     granted: float
-    let_go: float
+    released: float
 
 
 def winners(store: Store, opener: Opener, *, racers: int, rounds: int, keep_for: float = 600.0) -> Iterator[list[int]]:
-    """For each round the tokens granted when all racers asked for one key at once."""
+    """For each round the tokens granted when all racers claimed one key at once."""
     for answers in zip(*_run(store, opener, racers, _claim_each_round, rounds, keep_for), strict=True):
         yield [token for token in answers if token]
 
 
 def race(store: Store, opener: Opener, *, racers: int, rounds: int, keep_for: float = 600.0) -> list[Grant]:
-    """What racers were granted that took turns at one key, each as often as *rounds* says, by rising tokens.
+    """The turns of racers that claim and release one key, *rounds* each, sorted by token.
 
-    One at a time: each was given back before the next was granted, by the clock that all processes of a host share.
+    Turns do not overlap: each is released before the next is granted, by the clock that all processes of a host share.
     """
     turns = _run(store, opener, racers, _take_turns, rounds, keep_for)
     return sorted((grant for grants in turns for grant in grants), key=lambda grant: grant.token)
 
 
 def completions(store: Store, opener: Opener, *, racers: int, rounds: int) -> tuple[int, int]:
-    """How many jobs were completed, and how many of them were granted once more, to the same owner, meanwhile.
+    """How many jobs completed, and how many of them the store granted again to the same owner.
 
-    In each round one racer completes a job just as the others deliver it again.
+    In each round one racer completes a job at the moment when the others claim it again, like a redelivery.
     """
     answers = [answer for answers in _run(store, opener, racers, _complete_or_claim, rounds) for answer in answers]
     return answers.count("completed"), answers.count("granted")
@@ -54,7 +54,7 @@ def completions(store: Store, opener: Opener, *, racers: int, rounds: int) -> tu
 
 def _complete_or_claim(store: Store, barrier: Any, rounds: int) -> list[str]:
     jobs = [f"job {number}" for number in range(rounds)]
-    completes = barrier.wait(PATIENCE) == 0  # one of them does, and has started all jobs before
+    completes = barrier.wait(PATIENCE) == 0  # one racer completes all jobs, and has started them before
     if completes:
         for job in jobs:
             store.claim(Claim(job, "job", job, lease=600, keep_for=600))
@@ -77,7 +77,7 @@ def _claim_each_round(store: Store, barrier: Any, rounds: int, keep_for: float) 
         barrier.wait(PATIENCE)
         answer = store.claim(claim)
         tokens.append(answer.token if isinstance(answer, Lease) else 0)
-        barrier.wait(PATIENCE)  # all have asked: the key may go
+        barrier.wait(PATIENCE)  # all have claimed: the winner may release the key
         if isinstance(answer, Lease):
             store.complete(answer, Ending(how="succeeded", keep_for=keep_for))
     return tokens
@@ -104,8 +104,8 @@ def _run(
         barrier: Any = threading.Barrier(racers)
         with ThreadPoolExecutor(racers) as pool:
             return _gather(pool, racers, lambda: work(store, barrier, *settings))
-    # Forked from a process that has no threads and has imported the store: many starts at the cost of one.
-    # A barrier can only be inherited, not sent.
+    # A fork server without threads has imported the store once, so each process starts quickly. A process can inherit a
+    # barrier but cannot receive one.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, type(store).__module__])
     barrier = context.Barrier(racers)
@@ -118,7 +118,7 @@ def _gather(pool: Executor, racers: int, work: Callable[..., list[Any]], *args: 
 
 
 _barrier: Any = None
-"""Where the racers meet, in the process of each."""
+"""The barrier in the process of each racer."""
 
 
 def _meet_at(barrier: Any) -> None:

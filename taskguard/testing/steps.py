@@ -1,4 +1,4 @@
-"""The steps of a job: each line of certain files, and each question to the store, before and after."""
+"""The steps of a job: each line of certain files, and before and after each call of the store."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 from taskguard.protocol.store import Store
 
 _VERBS = ("claim", "requeue", "mark", "complete", "release")
-"""Not `renew`: when that is asked depends on how fast the machine is."""
+"""Without `renew`: when it is called depends on the speed of the machine."""
 
 
 class Steps:
-    """Counts the steps of the thread that made it, and does something at one of them; at none if that is 0."""
+    """Counts the steps of the thread that created it, and calls *act* at step *chosen*; never if that is 0."""
 
     def __init__(self, chosen: int, act: Callable[[str], None]) -> None:
         self._chosen = chosen
@@ -34,7 +34,7 @@ class Steps:
 
     @contextmanager
     def tracing(self, files: set[str]) -> Iterator[None]:
-        """Each line of *files* that is run in the block is a step."""
+        """Within the block, each executed line of *files* is a step."""
 
         def enter(frame: FrameType, event: str, arg: object) -> Any:
             return self._line if frame.f_code.co_filename in files else None
@@ -56,7 +56,7 @@ class Steps:
 
 
 class SteppingStore:
-    """A store of which each verb is two steps: before it is asked, and after it has answered."""
+    """A store whose every verb is two steps: before the call and after it."""
 
     def __init__(self, store: Store, steps: Steps) -> None:
         self._store = store

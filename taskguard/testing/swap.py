@@ -1,4 +1,4 @@
-"""Another store for a while: what is guarded in a test is guarded in memory, whatever the project's settings say."""
+"""Swaps the store for a while: a test guards in memory, whatever store the project's settings name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from taskguard.protocol.store import Store
 T = TypeVar("T")
 
 _OF_APP = ("_store", "guard", "calls", "marks", "identity")
-"""What an app's guarding has made from its store."""
+"""Attributes that an app's guarding derives from its store."""
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def on_store(target: T, store: Store) -> Iterator[T]:
         with _function_on(guarded, store):
             yield target
     else:
-        raise ConfigurationError(f"{target!r} is no Celery app, no task of one and no guarded function of RQ's")
+        raise ConfigurationError(f"{target!r} is not a Celery app, a task of one, or a guarded RQ function")
 
 
 @contextmanager

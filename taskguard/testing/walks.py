@@ -1,9 +1,8 @@
-"""Random walks: the same verbs in the same order on a store and on the rules themselves must be answered alike.
+"""Random walks: the same verbs in the same order must get the same answers from a store and from the rules.
 
-A store that thinks for itself (a script, a stored procedure) is a translation of `taskguard.protocol.rules`; this
-finds where the two differ. Every duration is either over by the next step or never over within a walk, so that the
-walk's own
-speed does not matter.
+A store with its own implementation (a script, a stored procedure) is a translation of `taskguard.protocol.rules`; a
+walk finds where the two differ. Every duration either expires by the next step or does not expire within the walk, so
+that the speed of the machine does not matter.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ NEVER = 100_000.0
 
 
 def walk_beside_the_rules(store: Store, elapse: Callable[[float], None], *, seed: int, steps: int) -> None:
-    """Walk; fail at the first answer that differs, with the whole way there in the message."""
+    """Walk; raise AssertionError at the first answer that differs, with all steps so far in the message."""
     walk = _Walk(store, elapse, seed)
     for _ in range(steps):
         walk.step()
@@ -35,11 +34,11 @@ class _Walk:
         self.store, self.model = store, MemoryStore(clock=lambda: self.now)
         self.elapse = elapse
         self.prefix = f"walk {seed} "
-        self.claimants: list[tuple[Claimant, Claimant]] = []  # as the store, and as the rules gave them
+        self.claimants: list[tuple[Claimant, Claimant]] = []  # the store's answer, and the rules' answer
         self.requests: list[Claim] = []
-        self.told: list[tuple[Claim, Held, Held]] = []  # copies that go on
+        self.continuing: list[tuple[Claim, Held, Held]] = []  # copies that continue
         self.tokens: dict[int, int] = {}
-        self.way: list[str] = []
+        self.path: list[str] = []
 
     def step(self) -> None:
         verb = self.random.choices(
@@ -84,7 +83,7 @@ class _Walk:
         request = Claim(
             self.key(),
             self.owner(),
-            f"attempt {len(self.way)}",
+            f"attempt {len(self.path)}",
             state=self.random.choice(("queued", "running", "running")),
             lease=self.duration(2),
             keep_for=self.duration(6),
@@ -106,8 +105,8 @@ class _Walk:
             self.ask(self.random.choice(self.requests[-4:]))
 
     def name_copy(self) -> None:
-        """One that was told to let its copy go on says that it is published."""
-        for request, got, expected in reversed(self.told[-2:]):
+        """A caller whose copy may continue confirms that it has published the copy."""
+        for request, got, expected in reversed(self.continuing[-2:]):
             request = replace(request, copy_for=self.random.choice((0.0, OVER, NEVER)))
             self.ask(replace(request, stamp=got.stamp), replace(request, stamp=expected.stamp))
 
@@ -115,7 +114,7 @@ class _Walk:
         got, expected = self.store.claim(request), self.model.claim(to_model or request)
         self.compare(f"claim {request}", got, expected)
         if isinstance(got, Held) and isinstance(expected, Held) and got.stamp:
-            self.told.append((request, got, expected))
+            self.continuing.append((request, got, expected))
         if not isinstance(got, Completed) and not isinstance(expected, Completed):
             self.claimants.append((got, expected))
 
@@ -177,11 +176,11 @@ class _Walk:
         assert listed == sorted(entry.key for entry in self.model.scan(self.prefix)), self.story(f"scan: {listed}")
 
     def compare(self, what: str, got: Any, expected: Any) -> None:
-        self.way.append(f"{what}\n    -> {got}")
+        self.path.append(f"{what}\n    -> {got}")
         assert self.plain(got, 0) == self.plain(expected, 1), self.story(f"the rules say {expected}")
 
     def plain(self, answer: Any, side: int) -> Any:
-        """The answer without what depends on the clock: times, and tokens, which are compared by their order."""
+        """The answer without times and tokens, which depend on the clock; tokens are compared by their order."""
         if not isinstance(answer, (Lease, Held, Completed, Entry)):
             return answer
         token = answer.token
@@ -195,10 +194,10 @@ class _Walk:
         if isinstance(answer, (Held, Entry)):
             changes |= {"since": 0.0, "remaining": float(answer.remaining > 0)}
             if isinstance(answer, Held):
-                changes["stamp"] = "told" if answer.stamp else ""
+                changes["stamp"] = "stamped" if answer.stamp else ""
         elif isinstance(answer, Completed):
             changes["at"] = 0.0
         return replace(answer, **changes)
 
     def story(self, end: str) -> str:
-        return "\n".join([*self.way, end])
+        return "\n".join([*self.path, end])

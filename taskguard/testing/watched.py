@@ -1,4 +1,4 @@
-"""A store in memory that remembers every run."""
+"""A store in memory that records every run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from taskguard.stores.memory import MemoryStore, wall_clock
 
 
 class WatchedStore(MemoryStore):
-    """What `assert_ran_once` looks at. Give it a `FakeClock`, and leases run out when you say so."""
+    """The store that `assert_ran_once` reads. With a `FakeClock`, leases expire when you advance it."""
 
     def __init__(self, *, clock: Callable[[], int] = wall_clock, rules: Rules | None = None) -> None:
         super().__init__(clock=clock, rules=rules)
         self.runs: list[Lease] = []
-        """Each body that was let in, in order."""
+        """The lease of each run, in order."""
         self.ends: dict[str, str] = {}
-        """How each run ended, by its attempt; one that is missing has not ended."""
+        """How each run ended, by its attempt. A run that has not ended is missing."""
 
     def __repr__(self) -> str:
         return "WatchedStore()"
@@ -29,10 +29,10 @@ class WatchedStore(MemoryStore):
         return answer
 
     def complete(self, claimant: Claimant, ending: Ending, /) -> bool:
-        return self._note(claimant, ending, super().complete(claimant, ending))
+        return self._record(claimant, ending, super().complete(claimant, ending))
 
     def release(self, claimant: Claimant, ending: Ending, /, *, anyway: bool = False) -> bool:
-        return self._note(claimant, ending, super().release(claimant, ending, anyway=anyway))
+        return self._record(claimant, ending, super().release(claimant, ending, anyway=anyway))
 
     def requeue(
         self, claimant: Claimant, seconds: float, /, *, copy_for: float, keep_starts: bool = False, copy: str = ""
@@ -43,9 +43,9 @@ class WatchedStore(MemoryStore):
         return done
 
     def _knows(self, lease: Lease) -> bool:
-        # Asked again after a lost reply, it is the same run.
+        # A claim repeated after a lost reply is the same run.
         return any(run.attempt == lease.attempt and run.token == lease.token for run in self.runs)
 
-    def _note(self, claimant: Claimant, ending: Ending, done: bool) -> bool:
+    def _record(self, claimant: Claimant, ending: Ending, done: bool) -> bool:
         self.ends.setdefault(claimant.attempt, ending.how if done else "refused")
         return done

@@ -14,7 +14,7 @@ QUICK_REDELIVERY = {
 }
 """Redis: what was delivered to a worker that is gone comes back after 2 s or a little more."""
 
-BITE = "taskguard_test_bite"
+BITE = "bite_taskguard"
 """A setting of these tests: the guard only counts, and enforces nothing. What is about safety must fail then."""
 
 AT_LEAST_ONCE = {"task_acks_late": True, "task_reject_on_worker_lost": True}

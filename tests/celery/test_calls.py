@@ -6,6 +6,7 @@ import inspect
 import time
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar
+from uuid import uuid4
 
 import pytest
 from celery import Celery, chain, group, signature
@@ -16,6 +17,7 @@ from taskguard import (
     DuplicateTaskError,
     KeyArgumentError,
     PayloadMismatchError,
+    StoreError,
 )
 from taskguard.celery import install
 from taskguard.celery.app import POSITIONAL
@@ -23,7 +25,7 @@ from taskguard.schedule.boundaries import Interval
 from taskguard.schedule.entry import ScheduledEntry
 from tests.waiting import wait_until
 
-from .inprocess import deliver, guarded, ids, make_app, sent, store_of
+from .inprocess import deliver, deliver_message, guarded, ids, make_app, sent, store_of
 
 
 def entry(task: Any, *args: Any) -> Any:
@@ -152,6 +154,29 @@ class TestCallbacks:
             assert ids(sent(app)) == [message.headers["id"]]  # put back: it waits
         else:
             assert (refusal.info.state, type(refusal.info.retval)) == ("FAILURE", error)
+
+    def test_it_is_published_unclaimed_if_the_store_refuses_it_and_waits_at_the_worker(self, redis_server):
+        app = make_app(taskguard_store=redis_server.url, taskguard_namespace=uuid4().hex)
+
+        @guarded(app)
+        def follow(a):
+            return a
+
+        @guarded(app)
+        def work(a):
+            return a
+
+        store = store_of(app)
+        store.wire.execute(b"SET", store._entry_key(app.tasks[follow.name].taskguard.key(1)), b"foreign")
+        with pytest.raises(StoreError, match="something else than an entry of ours"):
+            app.tasks[follow.name].delay(1)
+        answer = deliver(app.tasks[work.name], "job", 1, request={"callbacks": [follow.s()]})
+        assert (answer.info, answer.retval) == (None, 1)
+        [message] = sent(app)
+        assert message.headers["task"] == follow.name
+
+        assert deliver_message(app, message).info.state == "IGNORED"
+        assert ids(sent(app)) == ids([message])  # put back
 
     def test_a_body_is_told(self):
         app, told = make_app(), []

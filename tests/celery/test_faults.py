@@ -295,6 +295,19 @@ def test_the_store_is_down_when_a_job_is_called(make_scene, store):
     assert scene.runs == 1
 
 
+def test_a_job_waits_until_the_store_takes_the_workers_password(make_scene):
+    with closing(require("redis-8", password="right")) as store, closing(redis.Redis.from_url(store.url)) as admin:
+        scene = make_scene(conf={"taskguard_store": store.url})
+        result = scene.call(value=1)
+        admin.config_set("requirepass", "another")
+        scene.fleet.start_worker(environment=HASTE)
+        scene.fleet.workers[0].wait_for_log(f"[{result.id}]: the store refuses this worker")
+        assert scene.runs == 0
+        admin.config_set("requirepass", "right")
+        assert result.get(timeout=40) == 1
+        assert scene.runs == 1
+
+
 def test_a_call_waits_a_second_for_a_store_that_hangs(make_scene):
     with closing(require("redis-8")) as store, Proxy(store.port) as proxy:
         scene = make_scene(conf={"taskguard_store": proxy.url(store.url)})

@@ -10,7 +10,14 @@ import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 from rq.serializers import DefaultSerializer
 
-from taskguard import LeaseLostError, OutcomeNotKeptError, StoreUnavailableError, WaitTimeoutError, current_fence
+from taskguard import (
+    LeaseLostError,
+    OutcomeNotKeptError,
+    StoreError,
+    StoreUnavailableError,
+    WaitTimeoutError,
+    current_fence,
+)
 from taskguard.protocol.store import Ending
 from taskguard.rq.outcomes import QueueOutcomes
 
@@ -105,6 +112,18 @@ def test_an_item_obeys_on_store_error(chosen, runs, monkeypatch):
     answer = map_over(task, 1, task_id=chosen)
     assert len(task.app.ran) == runs
     assert answer.retval == [1] if runs else isinstance(answer.retval.exception, StoreUnavailableError)
+
+
+@pytest.mark.parametrize("chosen", ["retry", "fail", "run_unguarded"])
+def test_an_item_fails_if_the_store_refuses_it(chosen, monkeypatch):
+    def refuse(*_: Any) -> Any:
+        raise StoreError("store", "a wrong password")
+
+    task = make_task(conf={"taskguard_on_store_error": chosen})
+    monkeypatch.setattr(store_of(task.app), "claim", refuse)
+    answer = map_over(task, 1, task_id=chosen)
+
+    assert not task.app.ran and "a wrong password" in str(answer.retval.exception)
 
 
 def test_an_item_waits_for_a_store_that_is_away(monkeypatch):

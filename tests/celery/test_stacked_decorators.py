@@ -138,7 +138,7 @@ def test_shared_tasks_are_no_way_around_it(code: str):
 
 
 @pytest.mark.parametrize("over", ["function", "class", "task"])
-def test_it_is_not_put_over_itself(over: str):
+def test_a_guarded_task_is_not_guarded_again(over: str):
     app = make_app()
     inner: Any = app.task(charge, shared=False) if over == "task" else Charge if over == "class" else charge
     once = singleton_task()(inner) if over == "task" else guarded(app)(inner)

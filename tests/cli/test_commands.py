@@ -107,7 +107,7 @@ def test_ls_says_that_there_is_nothing(guard: Guard, run: Run):
     result = run("ls")
 
     assert result.exit_code == 0
-    assert "Nothing of that kind" in result.stdout
+    assert "No keys are held" in result.stdout
 
 
 def test_ls_says_that_there_is_more_than_it_shows(guard: Guard, run: Run):
@@ -115,7 +115,7 @@ def test_ls_says_that_there_is_more_than_it_shows(guard: Guard, run: Run):
     held(guard, OTHER, "job-2")
 
     assert run("ls", "--limit", "2").stderr == ""
-    assert "There are more than these 1, the oldest" in run("ls", "--limit", "1").stderr
+    assert "There are more keys than the oldest 1" in run("ls", "--limit", "1").stderr
     assert len(answer(run("ls", "--limit", "1", "--json"))) == 1
 
 
@@ -184,11 +184,11 @@ def test_explain_says_who_holds_it_and_who_was_skipped(guard: Guard, run: Run):
     told(guard)
     shown = run("explain", KEY).stdout
 
-    assert re.search(rf"{KEY} is running for \d+ s: job job-1 at ", shown)
+    assert re.search(rf"{KEY} has been running for \d+ s: job job-1 at ", shown)
     assert f"token {lease.token}" in shown
-    assert "1 of the last 2 decisions answered a call without a run of its own" in shown
-    assert "other arguments than the holder's: cents" in shown
-    assert "skipped: running by job-1" in shown
+    assert "1 of the last 2 decisions skipped a call or reused an outcome" in shown
+    assert "differed from the holder's in: cents" in shown
+    assert "skipped: job job-1 had been running" in shown
 
 
 def test_explain_in_json(guard: Guard, run: Run):
@@ -205,7 +205,7 @@ def test_explain_in_json(guard: Guard, run: Run):
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ({"state": "queued"}, "Nobody is known to have published its message"),
+        ({"state": "queued"}, "No publisher has confirmed its message"),
         ({"lease": 0.001}, "dead, stopped, or cut off"),
     ],
 )
@@ -231,7 +231,7 @@ def test_explain_of_what_is_over(guard: Guard, run: Run):
         pass
 
     assert "is done" in run("explain", "done").stdout
-    assert "is free: the next call of it runs" in run("explain", "free").stdout
+    assert "is free: the next call runs" in run("explain", "free").stdout
 
 
 def test_explain_of_nothing_is_exit_code_1(guard: Guard, run: Run):
@@ -246,7 +246,7 @@ def test_release_frees_the_key_and_says_whose_it_was(guard: Guard, run: Run):
     result = run("release", KEY, "--yes")
 
     assert result.exit_code == 0
-    assert f"{KEY} is free; it was job-1's, token {lease.token}." in result.stdout
+    assert f"{KEY} is free; its holder was job-1, token {lease.token}." in result.stdout
     assert guard.store.renew([(lease, 30)]) == [False]
     assert "by hand, " in run("explain", KEY).stdout
 
@@ -257,7 +257,7 @@ def test_release_without_yes_and_without_a_terminal_says_who_is_affected_and_doe
 
     assert result.exit_code == 2
     assert "job job-1" in result.output
-    assert "it is told that it lost the key" in result.output
+    assert "it loses its lease" in result.output
     assert guard.store.renew([(lease, 30)]) == [True]
 
 
@@ -300,7 +300,7 @@ def test_release_queued_frees_the_keys_of_queued_jobs_and_no_others(guard: Guard
 
     assert released == [{"key": OTHER, "owner": "job-2", "token": first.token}]
     assert [guard.store.get(key).state for key in (KEY, OTHER, "by hand")] == ["running", "free", "queued"]  # type: ignore[union-attr]
-    assert "by hand is free; it was job-3's" in run("release", "--queued", "--yes").stdout
+    assert "by hand is free; its holder was job-3" in run("release", "--queued", "--yes").stdout
     assert answer(run("release", "--queued", "--yes", "--json"), code=1) == {"released": []}
 
 
@@ -327,7 +327,7 @@ def test_release_takes_a_key_or_queued(guard: Guard, run: Run, words: tuple[str,
     result = run("release", *words, "--yes")
 
     assert result.exit_code == 2
-    assert "name a key, or say --queued" in result.output
+    assert "name a key, or write --queued" in result.output
 
 
 def test_explain_names_the_way_out_of_a_purged_queue(guard: Guard, run: Run):
@@ -374,8 +374,8 @@ def test_a_job_that_waited_and_ran_is_one_that_met_a_twin_and_was_not_skipped(gu
     told(guard)
 
     shown = run("explain", KEY).stdout
-    assert "0 of the last 5 decisions answered a call without a run of its own" in shown
-    assert shown.count("waited: running by job-1") == 3
+    assert "0 of the last 5 decisions skipped a call or reused an outcome" in shown
+    assert shown.count("waited: job job-1 had been running") == 3
     charge = answer(run("stats", "--json"))["tasks"]["shop.charge"]
     assert (charge["starts"], charge["duplicates"]) == (2, 1)
 
@@ -419,4 +419,4 @@ def test_doctor_examines_the_store_alone(guard: Guard, run: Run):
     result = run("doctor")
 
     assert result.exit_code == 0
-    assert result.stdout == "All is well.\n"
+    assert result.stdout == "No problems found.\n"

@@ -95,6 +95,7 @@ def test_commands_work_on_a_store_that_needs_no_driver(environment: Environment,
         "completion": (0, ["completion", "bash"]),
         "doctor": (0, ["doctor", *store]),
         "explain": (1, ["explain", *store, "a-key"]),
+        "health": (1, ["health", "beat", "--file", f"{tmp_path}/none", *store]),
         "ls": (0, ["ls", *store]),
         "migrate": (0, ["migrate", database, *store]),
         "purge": (0, ["purge", database]),
@@ -129,7 +130,12 @@ def test_a_command_that_needs_a_package_names_its_extra(environment: Environment
     moments = ["--from", "2026-11-16", "--to", "2026-11-17"]
     asked = {
         "rq": [["rq-cron", "cron.py"], ["rq-backfill", "entry", "cron.py", *moments]],
-        "celery": [["ls", "-A", "shop"], ["doctor", "-A", "shop"], ["backfill", "entry", *moments, "-A", "shop"]],
+        "celery": [
+            ["ls", "-A", "shop"],
+            ["doctor", "-A", "shop"],
+            ["health", "beat", "-A", "shop"],
+            ["backfill", "entry", *moments, "-A", "shop"],
+        ],
         "redis": [["ls", "--store", "redis://localhost:1"]],
         "postgresql": [["ls", "--store", "postgresql://localhost:1/none"], ["migrate", "postgresql://localhost/none"]],
         "demo": [["demo"]],
@@ -150,7 +156,7 @@ def test_without_the_extra_cli_it_is_asked_for(environments: Callable[..., Envir
 
     assert answer.returncode == 1
     assert answer.stderr.strip().splitlines() == [
-        "taskguard: the command line needs one package more: pip install 'celery-taskguard[cli]'"
+        "taskguard: the command line needs one more package: pip install 'celery-taskguard[cli]'"
     ]
 
 

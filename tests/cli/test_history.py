@@ -232,7 +232,7 @@ def test_many_decisions_at_once_are_told_at_once(monkeypatch: pytest.MonkeyPatch
 
 def test_a_key_that_the_store_cannot_have_keeps_no_other_from_being_told(store: Store):
     guard = Guard(store, patience=0)
-    guard.tell("duplicate", Claimant("with \0", "owner", "attempt"))  # which PostgreSQL refuses
+    guard.report("duplicate", Claimant("with \0", "owner", "attempt"))  # which PostgreSQL refuses
     guard.run("key", int, keep_for=60)
     assert guard.recorder is not None
     guard.recorder.flush()

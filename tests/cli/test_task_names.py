@@ -54,7 +54,7 @@ def test_a_key_of_that_name_goes_first(guard: Guard, run: Run):
     guard.store.forget("charge")
 
     explained = run("explain", *APP, "charge")
-    assert explained.exit_code == 0 and "What happened" in explained.stdout
+    assert explained.exit_code == 0 and "Decisions (UTC" in explained.stdout
 
 
 def test_ls_names_the_task_that_is_there(guard: Guard, run: Run):
@@ -62,4 +62,4 @@ def test_ls_names_the_task_that_is_there(guard: Guard, run: Run):
     with guard.hold(key):
         assert "did you mean shop.charge?" in run("ls", "--task", "charge").stdout
         assert "did you mean" not in run("ls", "--task", "shop.*", "--older-than", "1h").stdout
-        assert key in run("ls", "--task", "shop.charge").stdout
+        assert key in run("ls", "--keys", "--task", "shop.charge").stdout

@@ -23,6 +23,7 @@ from taskguard.cli.watch import Watched
 from taskguard.protocol.store import Claim
 from tests.cli.conftest import Run
 from tests.cli.terminal import Terminal
+from tests.drivers import without_psycopg
 from tests.servers import RedisServer, require
 from tests.waiting import wait_until
 
@@ -38,7 +39,7 @@ def test_release_asks_and_does_nothing_if_the_answer_is_no(url: str):
     guard = Guard(url)
     with guard.hold("key") as fence, closing(Terminal("release", "key")) as terminal:
         terminal.wait_for("Release it? [y/N]:")
-        assert "its body is interrupted" in " ".join(terminal.shown.split())
+        assert "LeaseLostError interrupts its body" in " ".join(terminal.shown.split())
         terminal.type("n\n")
 
         assert terminal.end() == 1
@@ -191,7 +192,7 @@ def test_no_store_is_a_wrong_use(run: Run, monkeypatch: pytest.MonkeyPatch):
     result = run("ls")
 
     assert result.exit_code == 2
-    assert "Give --store URL or -A APP, or set TASKGUARD_STORE" in result.output
+    assert "Write --store URL or -A APP, or set TASKGUARD_STORE" in result.output
 
 
 def test_an_app_that_is_not_there_is_a_wrong_use(run: Run):
@@ -210,7 +211,7 @@ def test_an_app_that_cannot_be_loaded_is_a_wrong_use(run: Run, tmp_path: Path, m
     for spelling in (name, ":", "..."):
         result = run("ls", "-A", spelling)
         assert (result.exit_code, isinstance(result.exception, SystemExit)) == (2, True)
-        assert f"there is no Celery app {spelling}: " in result.output
+        assert f"cannot load the Celery app {spelling}: " in result.output
 
 
 def test_the_store_of_an_app_that_is_named_is_its_own(run: Run, tmp_path: Path, monkeypatch: Any):
@@ -223,9 +224,25 @@ def test_the_store_of_an_app_that_is_named_is_its_own(run: Run, tmp_path: Path, 
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("TASKGUARD_STORE", "memory://")
     monkeypatch.setenv("TASKGUARD_NAMESPACE", "another")
-    with Guard(url, namespace="its-own").hold("key"):
-        assert "key" in run("ls", "-A", name).output
-        assert "key" not in run("ls", "-A", name, "--store", "memory://").output
+    with Guard(url, namespace="its-own").hold("invoice"):
+        assert "invoice" in run("ls", "-A", name).output
+        assert "invoice" not in run("ls", "-A", name, "--store", "memory://").output
+
+
+@pytest.mark.parametrize("command", ["ls", "doctor"])
+def test_an_app_whose_store_lacks_its_driver_is_told_what_to_install(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+):
+    name = f"poor_{uuid4().hex[:8]}"
+    (tmp_path / f"{name}.py").write_text(
+        "from celery import Celery\napp = Celery('poor', broker='memory://')\n"
+        "app.conf.taskguard_store = 'postgresql://127.0.0.1/taskguard'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    without_psycopg(monkeypatch)
+    result = run(command, "-A", name)
+
+    assert result.exit_code != 0 and "pip install 'celery-taskguard[postgresql]'" in result.output
 
 
 def test_a_call_is_found_by_the_arguments_that_its_key_is_made_of(run: Run, tmp_path: Path, monkeypatch: Any):

@@ -46,7 +46,7 @@ def doctor(make_redis: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_sound_shop(doctor: Any):
     result = doctor("key='order'", "--strict")
 
-    assert (result.exit_code, result.stdout) == (0, "All is well.\n")
+    assert (result.exit_code, result.stdout) == (0, "No problems found.\n")
 
 
 def test_a_warning_is_no_error_unless_it_is_to_be_one(doctor: Any):
@@ -59,8 +59,8 @@ def test_an_error_says_what_to_do(doctor: Any):
     result = doctor("keep_for=60")
 
     assert result.exit_code == 1
-    assert "TG204 error  shop.charge: an end is forgotten before its message can come back" in result.stdout
-    assert "To do: write keep_for=7200 or more, or leave it out." in result.stdout
+    assert "TG204 error  shop.charge: keep_for is shorter than a redelivery takes" in result.stdout
+    assert "Fix: write keep_for=7200 or more, or leave it out." in result.stdout
 
 
 def test_findings_in_json(doctor: Any):

@@ -345,7 +345,7 @@ SCHEDULE = {"each": {"task": "each", "schedule": 60}}
         ({"beat_scheduler": "redbeat.RedBeatScheduler"}, '"taskguard.celery.beat:GuardedRedBeatScheduler", or'),
         ({"beat_scheduler": "redbeat.schedulers:RedBeatScheduler"}, "or start each beat with -S taskguard_redbeat;"),
         ({"beat_scheduler": "celery.beat.Scheduler", "beat_schedule": SCHEDULE}, "celery.beat:GuardedScheduler"),
-        ({"beat_scheduler": "mine.beats:Mine"}, "to what taskguard.celery.beat.guarded makes of that class"),
+        ({"beat_scheduler": "mine.beats:Mine"}, "to the class that taskguard.celery.beat.guarded makes from it"),
     ],
 )
 def test_tg208_scheduled_jobs_that_are_not_guarded(make_app: Any, look_at: Examine, conf: dict[str, Any], ours: str):
@@ -413,7 +413,7 @@ def test_tg301_a_key_that_ignores_an_argument_that_varies(make_app: Any, look_at
 
     [finding] = look_at(app)["TG301"]
     assert finding.about == "charge"
-    assert "1 of 2 skipped calls had another cents" in finding.problem
+    assert "1 of 2 skipped calls differed in cents" in finding.problem
 
 
 @pytest.mark.parametrize(("on_conflict", "found"), [("skip", ["TG301"]), ("wait", []), ("run_once_more", [])])

@@ -79,7 +79,7 @@ def test_migrate_makes_a_store_ready(postgres_server: PostgresServer, tmp_path: 
 def test_what_cannot_be_done_has_an_exit_code_and_a_sentence():
     assert run("migrate")[0] == 2
     code, output = run("migrate", "oracle://host/db")
-    assert code == 2 and "is not the URL of a database" in output
+    assert code == 2 and "is not a database URL" in output
     code, output = run("migrate", "postgresql://user:secret@127.0.0.1:1/db")
     assert code == 3 and "secret" not in output
 
@@ -90,7 +90,7 @@ def test_what_a_database_refuses_is_told_in_its_own_words(url_of: Any, tmp_path:
         code, output = run(command, f"sqlite:///{tmp_path / 'shop'}.db")
         assert code == 3 and "file is not a database" in output
     code, output = run("purge", f"sqlite:///{tmp_path / 'misspelt'}.db")
-    assert code == 3 and "no such file" in output and not (tmp_path / "misspelt.db").exists()
+    assert code == 3 and "the file does not exist" in output and not (tmp_path / "misspelt.db").exists()
 
 
 def test_options_of_a_mysql_url_are_not_left_out_in_silence(url_of: Any):

@@ -9,7 +9,7 @@ import pytest
 
 from taskguard import Guard, StaleFenceError
 from taskguard.fence import Fence
-from taskguard.fencing.marks import protect
+from taskguard.fencing.high_water import protect
 from taskguard.protocol.store import TOKEN_LIMIT, Claim, Lease
 from tests.fencing.databases import Client
 from tests.servers import RedisServer

@@ -14,7 +14,7 @@ import pytest
 from taskguard import StaleFenceError
 from taskguard.fence import Effects
 from taskguard.fencing.effects import once
-from taskguard.fencing.marks import protect
+from taskguard.fencing.high_water import protect
 from tests.fencing.databases import Client, waits_for_a_row
 from tests.waiting import wait_until
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from taskguard import ConfigurationError, Guard, StaleFenceError
-from taskguard.fencing.marks import protect
+from taskguard.fencing.high_water import protect
 from tests.fencing.databases import Client, engine_of
 
 
@@ -223,7 +223,7 @@ def test_what_is_no_connection_is_refused_with_what_would_be(url_of: Any):
 
     url = url_of("sqlite")
     for thing in (object(), sqlalchemy.create_engine(url), "sqlite:///x"):
-        with pytest.raises(ConfigurationError, match="no connection that a fence knows"):
+        with pytest.raises(ConfigurationError, match="not a supported connection"):
             protect(fence_of(7), thing, None)
 
 

@@ -105,5 +105,5 @@ def test_a_lease_that_is_lost_in_eager_mode_is_raised_and_nothing_is_published()
 
 @pytest.mark.parametrize("name", [42, b"bytes"])
 def test_a_name_that_is_no_text_is_refused(shop: Client, guard: Any, name: Any):
-    with guard.hold("key") as fence, shop.transaction() as tx, pytest.raises(ValueError, match="named by a text"):
+    with guard.hold("key") as fence, shop.transaction() as tx, pytest.raises(ValueError, match="must be a string"):
         fence.protect(tx, name)

@@ -337,4 +337,4 @@ def test_django_querysets_over_several_tables_are_refused(url_of: Any, open_clie
 
     assert account(newer) == (5, 9, 1)
     assert [type(error) for error in refused] == [ConfigurationError] * 2
-    assert "another table takes part" in str(refused[0])
+    assert "another table is involved" in str(refused[0])

@@ -29,7 +29,7 @@ def test_a_second_call_is_skipped_in_favour_of_the_first(taskguard_in_memory):
     assert_skipped(second, by=first)
     with pytest.raises(AssertionError, match="was not skipped: it is job"):
         assert_skipped(first)
-    with pytest.raises(AssertionError, match=f"in favour of {first.id}, not of somebody"):
+    with pytest.raises(AssertionError, match=f"is a duplicate of {first.id}, not of somebody"):
         assert_skipped(second, by="somebody")
 
 
@@ -103,7 +103,7 @@ def test_an_idempotency_key_names_the_call(eager):
 
 
 def test_a_store_that_does_not_remember_is_said():
-    with pytest.raises(ConfigurationError, match="does not remember its runs"):
+    with pytest.raises(ConfigurationError, match="does not record runs"):
         assert_ran_once(Guard("memory://"), "key")
 
 
@@ -112,7 +112,7 @@ def test_what_is_not_guarded_is_said():
         assert_skipped(object())
     with pytest.raises(ConfigurationError, match="neither a guarded task nor a Guard"):
         assert_ran_once(len, "key")
-    with pytest.raises(ConfigurationError, match="is no Celery app"), on_store(len, WatchedStore()):
+    with pytest.raises(ConfigurationError, match="is not a Celery app"), on_store(len, WatchedStore()):
         pass
 
 

@@ -25,7 +25,7 @@ def test_a_job_whose_effect_comes_before_its_record_is_caught(job):
         assert_survives_crashes(job, ORDER, check=bank.check, before=bank.reset)
 
     words = str(caught.value)
-    assert "runs end wrong" in words
+    assert "the check failed after" in words
     assert "before complete: AssertionError: charged 2 times" in words
     assert "before line" in words and 'return "charged"' in words
     assert "before claim" not in words and "after complete" not in words
@@ -45,7 +45,7 @@ def test_a_job_that_may_start_once_is_not_taken_over():
 
 
 def test_a_job_that_fails_by_itself_is_told_apart():
-    with pytest.raises(AssertionError, match="fails by itself(.|\n)*ValueError: order-1"):
+    with pytest.raises(AssertionError, match="fails even without a disturbance(.|\n)*ValueError: order-1"):
         assert_survives_crashes(bank.broken, ORDER, check=bank.check, before=bank.reset)
 
 

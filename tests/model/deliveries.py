@@ -544,7 +544,7 @@ class Desk:
     def encoded(self, *_: Any) -> None:
         """Nor are they encoded."""
 
-    def tell(self, *_: Any, **__: Any) -> None:
+    def report(self, *_: Any, **__: Any) -> None:
         """Nobody listens."""
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from taskguard.engine import effects as fx
 from taskguard.engine.envelope import Envelope
-from taskguard.engine.layers import Facts, Terms, key_layer, queue_entry_of
+from taskguard.engine.layers import Facts, Terms, job_queue_entry, key_layer
 from taskguard.engine.publisher import Answer as AnswerWith
 from taskguard.engine.publisher import Call, Publish
 from taskguard.engine.value import Value
@@ -86,7 +86,7 @@ class Machines:
                 Facts(attempt=ME, is_this_job=NAMES[job].__eq__, awaited=job in self._config.joiners),
                 self._envelope(job, message),
                 (key_layer(self.policy, Envelope(key=KEY), NAMES[job]),),
-                queue_entry_of(self.policy, Envelope(key=KEY)),
+                job_queue_entry(self.policy, Envelope(key=KEY)),
             )
             self._begun[named] = self._hand(delivery, delivery.begin())
         return self._begun[named]

@@ -152,3 +152,9 @@ def plain(key: str = "key", then: str = "return", gate: str | None = None, value
 def told(job: Any, connection: Any, *args: Any) -> None:
     """A callback: takes note of what it was given."""
     bodies.note("told", given=repr(args[0])[:80] if args else "")
+
+
+def told_at_the_gate(job: Any, connection: Any, *args: Any) -> None:
+    """A callback that takes as long as a gate is shut."""
+    bodies.note("telling")
+    bodies.wait_at("callback")

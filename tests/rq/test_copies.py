@@ -48,6 +48,24 @@ def test_a_second_copy_that_waited_tells_nobody_again(scene: Scene):
     assert scene.ledger.count("told") == 1 and len(job.results()) == 1
 
 
+def test_a_second_copy_waits_for_the_first_to_call_back(scene: Scene):
+    """The store has the end, and RQ has not: the first delivery calls the callbacks before RQ records its result."""
+    job = scene.call(gate="gate", value="kept", on_success=Callback(jobs.told_at_the_gate))
+    scene.start_worker()
+    scene.begun()
+    scene.queue.push_job_id(job.id)
+    second = scene.start_worker()
+    scene.wait_for_duplicate(job)
+    scene.open()
+    scene.ledger.wait_for("telling", 1)
+    second.wait_for_log("deferred: ")
+    scene.open("callback")
+    assert scene.result(job) == "kept"
+    second.wait_for_log("leftover copy")
+
+    assert scene.ledger.count("telling") == 1 and len(job.results()) == 1
+
+
 def test_a_leftover_copy_is_not_taken_for_stuck(scene: Scene):
     job = scene.call(value="kept")
     scene.queue.push_job_id(job.id)

@@ -331,7 +331,7 @@ class CeleryQueue(Queue):
 
     def _set(self, options: dict[str, Any]) -> None:
         """What is an option of the function at RQ, and a setting of the app here."""
-        for name in ("on_store_error", "listeners"):
+        for name in ("on_store_error", "listeners", "store"):
             if name in options:
                 self.app.conf[f"taskguard_{name}"] = options.pop(name)
 
@@ -466,6 +466,7 @@ class RQQueue(Queue):
         super().__init__(monkeypatch)
         monkeypatch.setattr(delivery, "LONGEST_WAIT", SOON)
         monkeypatch.setattr(delivery, "BEHIND", SOON)
+        monkeypatch.setattr(delivery, "OTHER_STORE", SOON)
         self.connection = redis.Redis.from_url(url)
         self.queue = GuardedQueue(f"queue-{uuid4().hex[:8]}", connection=self.connection)
         self.guard.patience = 0.0

@@ -1,20 +1,84 @@
-"""The store goes away between two questions of one delivery: the job waits, and no running job has failed."""
+"""The store is away. Calls are published unclaimed; a job waits, and no running job has failed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from taskguard import current_fence
+from taskguard.engine.call_info import CallInfo
 from taskguard.protocol.store import Lease
+from taskguard.runtime import breaker
 from taskguard.schedule.running import claim_of
 from tests.scenarios.queues import CELERY, Queue
 from tests.schedule.bench import every
+from tests.servers import RedisServer, require
 from tests.waiting import wait_until
 
 AT = 1_794_873_600_000_000
 each_choice = pytest.mark.parametrize("chosen", ["retry", "fail", "run_unguarded"])
+
+
+# -- whoever calls ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(redis_server: RedisServer) -> Iterator[RedisServer]:
+    """One that no queue needs."""
+    with closing(require(redis_server.name)) as server:
+        yield server
+
+
+def test_a_call_that_is_published_unclaimed_says_so(queue: Queue, store: RedisServer):
+    function = queue.function(store=store.url)
+    store.stop()
+    call = function.call(1, "ran")
+    assert call.taskguard == CallInfo(function.key(1), call.id, state="unclaimed") and queue.ids == [call.id]
+    store.start()
+    queue.work()
+
+    assert queue.outcome(call).value == "ran"
+
+
+def test_a_store_that_is_down_is_asked_by_the_first_call_only(
+    queue: Queue, store: RedisServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(breaker, "FIRST", 1000.0)
+    events: list[Any] = []
+    functions = [queue.function(store=store.url, listeners=[events.append]) for _ in range(2)]
+    store.stop()
+    calls = [function.call(1) for function in functions for _ in range(3)]
+
+    assert {call.taskguard.state for call in calls} == {"unclaimed"} and len(queue.ids) == 6
+    assert [event.kind for event in events] == ["store_unavailable"]
+
+
+def test_a_store_that_is_back_is_asked_again(queue: Queue, store: RedisServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(breaker, "FIRST", 0.0)
+    function = queue.function(store=store.url)
+    store.stop()
+    function.call(1)
+    store.start()
+    first, second = function.call(2), function.call(2)
+
+    assert first.taskguard.state == "queued" and second.id == first.id
+
+
+def test_a_call_that_asks_the_store_nothing_needs_none(
+    queue: Queue, store: RedisServer, monkeypatch: pytest.MonkeyPatch
+):
+    """Nor does it say that the store is back."""
+    monkeypatch.setattr(breaker, "FIRST", 1000.0)
+    asking, other = queue.function(store=store.url), queue.function(store=store.url, hold="running")
+    asking.call(0), other.call(0)  # the store's name is known
+    store.stop()
+    calls = [asking.call(1), other.call(1), asking.call(2)]
+
+    assert [call.taskguard.state for call in calls] == ["unclaimed", "queued", "unclaimed"]
+    assert all(queue.envelope(call).store for call in calls)
 
 
 # -- before the body -------------------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ if conf.pop("bite", False):  # jobs of a slot are not known by their ids: what i
     Slot.job_id.__set_name__(Slot, "job_id")
 ledger = Path(conf.pop("ledger", os.devnull))
 django = conf.pop("django", None)
+sentry_dsn = conf.pop("sentry_dsn", None)
 
 
 def schedule_of(said: Any) -> Any:
@@ -53,6 +54,12 @@ if django:  # its scheduler keeps entries in this database
     from tests.django_project import configure
 
     configure(django)
+
+if sentry_dsn:
+    import sentry_sdk
+    from sentry_sdk.integrations.celery import CeleryIntegration
+
+    sentry_sdk.init(sentry_dsn, integrations=[CeleryIntegration(monitor_beat_tasks=True)])
 
 app = Celery("schedule")
 app.conf.update(conf)
@@ -116,3 +123,9 @@ def work_for(seconds: float = 0.0, **facts: Any) -> None:
 plain = app.task(shared=False, name="plain", acks_late=True)(work_for)
 returned = app.task(shared=False, name="returned", acks_late=True, reject_on_worker_lost=True)(work_for)
 early = app.task(shared=False, name="early", acks_late=False)(work_for)
+
+
+@app.task(shared=False, name="broken")
+def broken() -> None:
+    note("start", current_fence())
+    raise ValueError("as it was told to")

@@ -184,7 +184,7 @@ def test_the_parent_settles_the_slot_of_a_child_that_is_gone(redis_server: Redis
             return slot, line["pid"]
 
         def ends(slot: Slot, how: str) -> None:
-            wait_until(lambda: store.get(slot.run_key).state == "free", timeout=10)
+            wait_until(lambda: store.get(slot.run_key).state == "free", timeout=25)
             assert store.get(slot.run_key).how == how
 
         for name in ("plain", "early"):

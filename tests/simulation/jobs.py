@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 from taskguard.engine.envelope import Envelope
-from taskguard.engine.layers import Layer, key_layer, queue_entry_of, slot_layer
+from taskguard.engine.layers import Layer, job_queue_entry, key_layer, slot_layer
 from taskguard.protocol.policy import Policy
 from taskguard.schedule.note import Note, Overlap
 
@@ -43,7 +43,7 @@ class Job:
         return layers
 
     def queue_entry(self, envelope: Envelope) -> str:
-        return queue_entry_of(self.policy, envelope) if self.is_guarded and self.slot is None else ""
+        return job_queue_entry(self.policy, envelope) if self.is_guarded and self.slot is None else ""
 
 
 def some_jobs(by: random.Random) -> list[Job]:

@@ -71,7 +71,7 @@ def test_a_listener_can_be_added():
     heard: list[Event] = []
     listeners = Listeners([])
     listeners.add(heard.append)
-    listeners.tell(event())
+    listeners.notify(event())
 
     assert heard == [event()]
 

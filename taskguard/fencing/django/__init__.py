@@ -1,4 +1,4 @@
-"""Django: an app with the migration of the two tables, fields for models, and updates of querysets.
+"""Django: an app with a migration for the two tables, fields for models, and updates of querysets.
 
 Put `"taskguard.fencing.django"` into `INSTALLED_APPS` and run `migrate`.
 """

@@ -8,7 +8,7 @@ from django.db import models
 
 
 class _Counted(models.BigIntegerField):  # type: ignore[misc]
-    """Set by updates that look at it, never by a form."""
+    """A number that only `fenced_update` and `versioned_update` set, never a form."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"default": 0, "editable": False, **kwargs})
@@ -19,4 +19,4 @@ class FenceField(_Counted):
 
 
 class VersionField(_Counted):
-    """Counted up with each change: see `versioned_update`."""
+    """A number that each change increments: see `versioned_update`."""

@@ -1,4 +1,4 @@
-"""`QuerySet.update` that a stale holder, or a stale reader, cannot carry out."""
+"""`QuerySet.update` that refuses a stale holder or a stale reader."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def fenced_update(fence: Fence, queryset: Any, *, column: str = "fence", rows: int = 1, **values: Any) -> None:
     """`queryset.update(**values)` with `fence = token` where `fence <= token`, for exactly *rows* rows.
 
-    Raises `StaleFenceError` if one of the rows has seen a higher token, `RowCountError` if there are not so many.
-    Several rows need a transaction, so that all are changed or none.
+    Raises `StaleFenceError` if one of the rows has seen a higher token, and `RowCountError` if the number of rows
+    differs. Several rows need a transaction, so that all of them change or none.
     """
-    queryset = _where_it_is_written(queryset)
+    queryset = _in_write_database(queryset)
     if rows != 1:
         connected(connections[queryset.db]).require_transaction()
     changed = _update(queryset, {f"{column}__lte": fence.token}, column, {**values, column: fence.token})
@@ -35,11 +35,11 @@ def fenced_update(fence: Fence, queryset: Any, *, column: str = "fence", rows: i
 
 
 def versioned_update(queryset: Any, *, version: int, column: str = "version", **values: Any) -> int:
-    """`queryset.update(**values)` on its one row if that still has *version*, counted up; the new version.
+    """`queryset.update(**values)` on its one row if that still has *version*; increments and returns the version.
 
-    Raises `VersionConflictError` if another has changed the row since, `RowCountError` if there is no such row.
+    Raises `VersionConflictError` if somebody changed the row since, `RowCountError` if there is not exactly one row.
     """
-    queryset = _where_it_is_written(queryset)
+    queryset = _in_write_database(queryset)
     changed = _update(queryset, {column: version}, column, {**values, column: version + 1}, or_null=not version)
     if changed == 1:
         return version + 1
@@ -49,16 +49,16 @@ def versioned_update(queryset: Any, *, version: int, column: str = "version", **
     raise RowCountError(queryset.model._meta.label, 1, counted(changed, found, 1))
 
 
-def _where_it_is_written(queryset: Any) -> Any:
-    """The same rows where an update goes to: a router may have them read from a replica, which knows less."""
+def _in_write_database(queryset: Any) -> Any:
+    """The same rows in the database for writes: a router may read from a replica, which may lag."""
     return queryset.using(queryset._db or router.db_for_write(queryset.model, **queryset._hints))
 
 
 def _update(queryset: Any, condition: dict[str, Any], column: str, values: dict[str, Any], or_null: bool = True) -> int:
-    """`UPDATE`, by one statement whose own condition looks at the column.
+    """Update in one statement whose own condition reads the column.
 
-    Where more than one table is involved Django looks for the rows first, and then changes them by their ids. What has
-    changed in between, or while the second statement waited for a row, would be overwritten.
+    If more than one table is involved, Django first selects the rows and then updates them by their ids. It would
+    overwrite what changed in between, or while the second statement waited for a row.
     """
     allowed = Q(**condition)
     if or_null:
@@ -69,8 +69,9 @@ def _update(queryset: Any, condition: dict[str, Any], column: str, values: dict[
     query.get_initial_alias()
     if query.related_updates or query.count_active_tables() > 1:
         raise ConfigurationError(
-            f"Django would update {queryset.model._meta.label} in two steps, as another table takes part, and another "
-            "holder could come between them; filter by columns of its own table, such as pk__in=[…], and set only those"
+            f"Django would update {queryset.model._meta.label} in two steps, because another table is involved, and "
+            "another holder could write in between; filter by columns of its own table, such as pk__in=[…], and set "
+            "only those"
         )
     return int(guarded.update(**values))
 

@@ -31,7 +31,7 @@ class RedisHistory:
         # Twice, since up to half of the elements are times.
         args = [2 * MOST, KEPT_FOR, len(ordinary), *ordinary, *notable]
         if last:
-            self._wire.tell(_ADD, self._logs, args)
+            self._wire.run_unanswered(_ADD, self._logs, args)
         else:
             self._wire.call(_ADD, self._logs, args, aside=True)
 

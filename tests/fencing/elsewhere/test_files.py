@@ -92,7 +92,7 @@ def test_files_of_one_resource_share_its_mark(guard: Guard, path: Path, tmp_path
 def test_a_mark_that_cannot_be_read_lets_nobody_write(guard: Guard, path: Path):
     path.with_name(".report.csv.fence").write_bytes(b"0000123")
 
-    with pytest.raises(StoreError, match="no token"):
+    with pytest.raises(StoreError, match="not a token"):
         fenced_replace(path, "new", fence(guard))
     assert not path.exists()
 
@@ -101,7 +101,7 @@ def test_who_finds_another_within_its_replacement_waits_and_then_says_so(guard: 
     with open(path.with_name(".report.csv.fence"), "wb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
 
-        with pytest.raises(StoreUnavailableError, match="trying again is safe"):
+        with pytest.raises(StoreUnavailableError, match="a retry is safe"):
             fenced_replace(path, "new", fence(guard), wait_up_to=0.05)
     assert not path.exists()
 

@@ -24,7 +24,7 @@ from taskguard import ConfigurationError, Guard, LeaseLostError, StaleFenceError
 from taskguard.fencing import asgi, wsgi
 from taskguard.fencing.exchange import Request, Response
 from taskguard.fencing.http import FenceAuth, raise_if_stale
-from taskguard.fencing.http_marks import marks_in
+from taskguard.fencing.http_high_water import high_water_marks
 from taskguard.fencing.receiver import Admission, Receiver, anyone
 from tests.fencing.elsewhere.fences import fence, succession
 from tests.fencing.elsewhere.server import LARGE
@@ -276,7 +276,7 @@ def test_a_client_finds_the_fence_of_the_body_that_runs(service: Service, http: 
     assert service.lines == ["one", "two"]
     with httpx.Client(event_hooks={"request": [auth]}, verify=False) as client, guard.hold("hooked"):
         assert client.post(service.url, content="three").request.headers["x-fencing-resource"] == "hooked"
-    with pytest.raises(ConfigurationError, match="no body with a fence"):
+    with pytest.raises(ConfigurationError, match="there is no current fence"):
         post(service.url, auth=auth)
 
 
@@ -313,7 +313,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 
 
 def test_a_mark_only_rises_whoever_asks_at_once(store: Any):
-    marks = marks_in(store, 60)
+    marks = high_water_marks(store, 60)
     tokens = [1_700_000_000_000_000 + number for number in range(40)]
     calls = [
         in_thread(lambda part=part: [(token, marks.raise_to("r", token)) for token in tokens[part::4]])

@@ -16,12 +16,12 @@ def _drop(apps: Any, editor: Any) -> None:
 
 
 def _run(editor: Any, what: str) -> None:
-    if editor.connection.vendor in STATEMENTS:  # on any other database a fence says so when it is used
+    if editor.connection.vendor in STATEMENTS:  # on any other database the fence raises when it is used
         for statement in getattr(STATEMENTS[editor.connection.vendor], what):
             editor.execute(statement)
 
 
 class Migration(migrations.Migration):  # type: ignore[misc]
-    # No models: the tables are read and written by the fence alone. Not atomic by itself: where tables cannot be made
-    # in a transaction Django would refuse, and where they can, the whole migration is one anyway.
+    # No models: only the fence reads and writes the tables. Not atomic itself: where a transaction cannot create tables
+    # Django would refuse, and where it can, the whole migration is one transaction anyway.
     operations: ClassVar[list[Any]] = [migrations.RunPython(_create, _drop, atomic=False)]

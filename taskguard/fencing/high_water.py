@@ -1,4 +1,4 @@
-"""`fence.protect`: a resource remembers the highest token it has seen, and refuses a lower one."""
+"""`fence.protect`: a resource stores its high-water mark, the highest token it has seen, and refuses a lower one."""
 
 from __future__ import annotations
 

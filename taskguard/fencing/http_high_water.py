@@ -1,7 +1,7 @@
-"""The highest token that each resource has seen, kept in a store of taskguard: one number that only rises.
+"""High-water marks in a store of taskguard: the highest token that each resource has seen, a number that only rises.
 
-An entry cannot be that number: whoever is granted a claim replaces what the entry said, without having seen it. So this
-is a table of its own beside the entries, changed by one statement, through the connections that the store has.
+An entry cannot hold that number: a granted claim overwrites the entry without reading it. So the marks are in a table
+of their own next to the entries. One statement through the store's connections changes a mark.
 """
 
 from __future__ import annotations
@@ -17,23 +17,25 @@ from taskguard.stores.atomic import AtomicDict
 PURGE_EVERY = 64
 
 
-class Marks(Protocol):
-    """What a `Receiver` needs; for a store that is not among ours, give it one of your own."""
+class HighWaterMarks(Protocol):
+    """What a `Receiver` needs. For a store of your own, pass it an object with this method as `marks=`."""
 
     def raise_to(self, resource: str, token: int, /) -> int:
-        """Keep the higher one of *token* and the mark, in one atomic step, and answer with it."""
+        """Set the mark to the higher of *token* and the mark, in one atomic step, and return it."""
 
 
-def marks_in(store: Store, keep_for: float) -> Marks:
-    """The marks that are kept in *store*, each for *keep_for* seconds after it was last asked for."""
+def high_water_marks(store: Store, keep_for: float) -> HighWaterMarks:
+    """The high-water marks in *store*; each expires *keep_for* seconds after its last use."""
     kind = type(store).__name__
     if kind not in _KINDS:
-        raise ConfigurationError(f"no marks can be kept in {store!r}; give marks= an object that has raise_to")
-    marks: Marks = _KINDS[kind](store, micros(keep_for))
+        raise ConfigurationError(
+            f"{store!r} cannot store high-water marks; pass marks= an object with a method raise_to"
+        )
+    marks: HighWaterMarks = _KINDS[kind](store, micros(keep_for))
     return marks
 
 
-class _MemoryMarks:
+class _MemoryHighWater:
     def __init__(self, store: Any, keep: int) -> None:
         self._store, self._keep = store, keep
         self._calls = count(1)
@@ -52,7 +54,7 @@ class _MemoryMarks:
         return self._marks.step(step)
 
 
-class _SQLiteMarks:
+class _SQLiteHighWater:
     def __init__(self, store: Any, keep: int) -> None:
         self._store, self._keep = store, keep
         self._calls = count()
@@ -79,7 +81,7 @@ class _SQLiteMarks:
 
 
 class _Script:
-    # KEYS  the mark        ARGV  token, milliseconds to keep it
+    # KEYS  the mark        ARGV  token, milliseconds until the mark expires
     source = b"""
 local mark = math.max(tonumber(redis.call('GET', KEYS[1]) or 0), tonumber(ARGV[1]))
 redis.call('SET', KEYS[1], string.format('%.0f', mark), 'PX', math.max(tonumber(ARGV[2]), redis.call('PTTL', KEYS[1])))
@@ -88,7 +90,7 @@ return mark
     sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
 
 
-class _RedisMarks:
+class _RedisHighWater:
     def __init__(self, store: Any, keep: int) -> None:
         self._store, self._keep = store, max(1, keep // 1000)
 
@@ -97,7 +99,7 @@ class _RedisMarks:
         return int(self._store.wire.call(_Script, [key], [token, self._keep]))
 
 
-class _PostgresMarks:
+class _PostgresHighWater:
     def __init__(self, store: Any, keep: int) -> None:
         self._store, self._keep = store, keep
         self._table = f'"{store._schema}".http_mark'
@@ -110,7 +112,7 @@ class _PostgresMarks:
         except StoreError as error:
             if getattr(error.__cause__, "sqlstate", "") != "42P01":
                 raise
-            # Made at first use. Two that make it at the same moment would fail on each other without the lock.
+            # Create the table at first use. Without the lock, two processes that create it at once would fail.
             self._store._ask(
                 "SELECT pg_advisory_xact_lock(7203612470); "
                 f"CREATE TABLE IF NOT EXISTS {self._table} (namespace text NOT NULL, resource text NOT NULL,"
@@ -133,8 +135,8 @@ class _PostgresMarks:
 
 
 _KINDS: dict[str, Any] = {
-    "MemoryStore": _MemoryMarks,
-    "SQLiteStore": _SQLiteMarks,
-    "RedisStore": _RedisMarks,
-    "PostgresStore": _PostgresMarks,
+    "MemoryStore": _MemoryHighWater,
+    "SQLiteStore": _SQLiteHighWater,
+    "RedisStore": _RedisHighWater,
+    "PostgresStore": _PostgresHighWater,
 }
