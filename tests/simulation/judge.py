@@ -18,6 +18,8 @@ FAULTS = 14
 LONGEST_ROUND = 30.0
 """Seconds from one delivery of a job to the next, its worker asleep and its store away included."""
 MOST_REFUSALS = FAULTS + 1
+A_MOMENT = 0.001
+"""What clocks that count microseconds may round."""
 
 
 class Violation(AssertionError):  # noqa: N818 - of what must never happen
@@ -74,7 +76,7 @@ class Judge:
 
     def is_granted(self, claim: Claim, now: float) -> None:
         other, until = self._kept_out.get(claim.key, (claim.owner, 0.0))
-        if other != claim.owner and now < until:
+        if other != claim.owner and now < until - A_MOMENT:
             raise Violation(f"{claim.owner} has {claim.key} {until - now:.1f} s too soon: {other} holds it at least")
 
     def has_told(self, owner: str, step: fx.Settle, outcome: bytes | None, until: float) -> None:
