@@ -48,6 +48,8 @@ WORKERS = (
         "should_run_maintenance_tasks dequeue_job_and_maintain_ttl",
         "overridden: looks for jobs of workers that died",
     ),
+    ("rq.worker:BaseWorker", "heartbeat", "overridden: also writes the heartbeat file"),
+    ("rq.worker:BaseWorker", "is_horse", "which does not"),
     ("rq.worker:BaseWorker", "job_class queue_class", "reads jobs with the guard's field"),
     ("rq.worker:SpawnWorker", "fork_work_horse", "overridden: names our classes in the horse's program"),
     ("rq.job:Job", "_success_callback_name _failure_callback_name", "whether a job has callbacks"),
