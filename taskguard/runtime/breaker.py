@@ -62,12 +62,12 @@ class Breaker:
         if not pause.is_over():
             store, problem = pause.said
             left = max(0.0, pause.until - since_boot())
-            raise StoreUnavailableError(store, f"{problem} (it is asked again in {left:.1f} s)")
+            raise StoreUnavailableError(store, f"{problem} (taskguard retries in {left:.1f} s)")
         mine = self._pause = _Pause(pause.length, since_boot() + PROBE, StoreUnavailableError(*pause.said))
         return mine
 
     def _open(self, found: _Pause | None, error: StoreUnavailableError) -> None:
-        # Counted from what this call found: many that fail together count as one.
+        # Compared with what this call found: concurrent failures count as one.
         if self._pause is found:
             length = FIRST if found is None else min(LONGEST, 2 * found.length)
             self._pause = _Pause(length, since_boot() + length, error)
@@ -77,5 +77,5 @@ _by_address: dict[Any, Breaker] = {}
 
 
 def breaker_of(address: Any) -> Breaker:
-    """That of all who ask the store at that address, in this process."""
+    """The breaker that all callers of the store at that address share in this process."""
     return _by_address.setdefault(address, Breaker())

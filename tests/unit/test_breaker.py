@@ -60,7 +60,7 @@ def store() -> Store:
 def test_the_calls_after_one_in_vain_do_not_ask(store: Store):
     assert store.was_asked()
     assert not store.was_asked()
-    with pytest.raises(StoreUnavailableError, match=r"redis://host: connection refused \(it is asked again in 2.0 s\)"):
+    with pytest.raises(StoreUnavailableError, match=r"redis://host: connection refused \(taskguard retries in 2.0 s\)"):
         store.breaker.ask(store.fail)
 
 
