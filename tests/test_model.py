@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.model.configurations import CONFIGURATIONS, LONG, covers
+from tests.model.configurations import CONFIGURATIONS, LONG, WHOLE, covers
 from tests.model.explore import Model, Result, explore
 from tests.model.mutants import MUTANTS
 from tests.model.world import Config
@@ -47,6 +49,12 @@ def test_no_rule_can_be_dropped(name: str) -> None:
 @pytest.mark.parametrize("name", [*_apart(), *[pytest.param(name, marks=pytest.mark.faults) for name in _LARGE]])
 def test_what_a_dropped_rule_breaks_is_whole_with_it(name: str) -> None:
     _assert_clean(explore(Model(MUTANTS[name].config)))
+
+
+def test_the_readme_says_what_each_configuration_is_for() -> None:
+    rows = (Path(__file__).parent / "model" / "README.md").read_text().splitlines()
+
+    assert [name for name in WHOLE if not any(row.startswith(f"| {name} | ") for row in rows)] == []
 
 
 def _assert_clean(result: Result) -> None:

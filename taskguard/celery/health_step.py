@@ -8,6 +8,7 @@ from celery import bootsteps
 from celery.worker import state
 
 from taskguard.celery.guarding import guarding_of
+from taskguard.celery.internals import HEALTH, require_names
 from taskguard.celery.recurring import Recurring
 from taskguard.runtime.health_file import HealthFile
 
@@ -30,6 +31,7 @@ class HealthStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def start(self, consumer: Any) -> None:
         if self._file is not None:
+            require_names(HEALTH)
             self._pulse = Pulse(consumer, self._file)
             self._pulse.start()
 

@@ -62,6 +62,8 @@ RESCUE = (
     ("kombu.transport.redis:Channel", "unacked_key unacked_index_key async_pool global_keyprefix", "its messages"),
 )
 """For workers on Redis: the messages of dead ones come back."""
+HEALTH = (("celery.worker.state", "active_requests", "how many jobs a worker has begun"),)
+"""For workers that write a heartbeat file."""
 CHORDS = (
     (
         "celery.backends.redis:RedisBackend",
@@ -72,6 +74,7 @@ CHORDS = (
 )
 BEATS = (
     ("celery.beat:Scheduler", "tick", "overridden: publishes each slot once"),
+    ("celery.beat:Scheduler", "apply_entry", "logs a slot that is sent; monitors wrap it"),
     ("celery.beat:Scheduler", "reserve apply_async producer schedule max_interval", "the scheduler's own part"),
 )
 DJANGO = (
@@ -88,7 +91,7 @@ REDBEAT = (
     ("redbeat.schedulers:RedBeatConfig", "schedule_key", "its entries"),
 )
 
-ALL = (*APPS, *WORKERS, *RESCUE, *CHORDS, *BEATS, *DJANGO, *REDBEAT)
+ALL = (*APPS, *WORKERS, *RESCUE, *HEALTH, *CHORDS, *BEATS, *DJANGO, *REDBEAT)
 
 
 def require_names(used: tuple[Used, ...]) -> None:

@@ -121,9 +121,7 @@ class Leaving(Value):
         if self.queue_entry and self.ended is None and is_over:
             steps.append(self.free_queue_entry())
         if self.beside and is_over:
-            late = self._receipt(inner, how, error)  # its own entry may be queued, for a retry that never left
-            late.spares_other_run = False
-            steps.append(late)
+            steps.append(self._receipt_beside(how, error))
         self.steps, self.then, self.phase = (*steps, *last), then, "leaving"
         return self._next_step()
 
@@ -174,6 +172,12 @@ class Leaving(Value):
             anyway=True,
             spares_other_run=True,
         )
+
+    def _receipt_beside(self, how: How, error: BaseException | None) -> Settle:
+        """Of a job that runs beside another: its own entry may be queued, for a retry that never left."""
+        step = self._receipt(len(self.layers) - 1, how, error)
+        step.spares_other_run = False
+        return step
 
     def free_queue_entry(self) -> Settle:
         """The job starts, or ends: the next one may take its place in the queue."""
@@ -254,6 +258,8 @@ class Leaving(Value):
             failure = error if layer.slot is None else None
             more = {"how": "failed", "error": failure, "anyway": True, "spares_other_run": True}
             steps.append(self._step("release", at, at=at, keep_for=layer.policy.keep, **more))
+        if self.beside and not comes_again:
+            steps.append(self._receipt_beside("failed", error))
         if self.queue_entry and not comes_again and not self.met_itself:
             steps.append(self.free_queue_entry())
         return tuple(steps)

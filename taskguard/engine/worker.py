@@ -187,8 +187,10 @@ class Delivery(Leaving):
     def _found_itself(self, held: Held) -> Effect:
         """This very job runs elsewhere: never beside that, and one copy of its message waits in case it dies."""
         self.met_itself = True
-        # A further call of its id is not a copy of another message: nothing else has the same callbacks.
-        if not self.terms.names_copies or held.state == "queued" or self.envelope.call:
+        # A further call of its id is not a copy of another message: nothing else has the same callbacks. Nor may a
+        # message of a plain scheduled job be one: the body sends that of its retry while it runs.
+        is_unlike = bool(self.envelope.call) or self.layers[-1].slot is not None
+        if not self.terms.names_copies or held.state == "queued" or is_unlike:
             return self._wait("itself", held, held.remaining if held.state == "running" else float("inf"))
         if not self.envelope.copy:
             # A message is given a name when it first needs one, which is seldom.

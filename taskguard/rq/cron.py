@@ -169,7 +169,7 @@ class GuardedCronScheduler(CronScheduler):
             self.log.error("Redis does not answer: %s", error)
 
     save_jobs_data = save
-    """What RQ 2.8 calls it."""
+    """What RQ called it before 2.12."""
 
     @contextmanager
     def _not_to_be_interrupted(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """What we use of RQ that it does not document. All of it is here: imports by their names, the rest in these lists.
 
-RQ's main branch, the next release, has no stack of jobs (a context variable is in its place), hands each execution to
-the methods of a worker, and keeps several in `worker.executions`. The code works with that too.
+RQ's main branch, the next major release, has a context variable in place of the stack of jobs, gives the methods of a
+worker the execution that they are about, and keeps several in `worker.executions`. The code works with that too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ job_stack: Any = getattr(rq.job, "_job_stack", None)
 """The jobs that this thread runs, one inside the other; None where RQ keeps that elsewhere."""
 
 JOBS = (
-    ("rq.job", "_job_stack", "saves a round trip as a job starts", "<2.13"),
+    ("rq.job", "_job_stack", "saves a round trip as a job starts", "<3"),
     ("rq.job:Job", "_execute", "overridden: guards functions by their names, and the runs of slots"),
     ("rq.job:Job", "perform prepare_for_execution", "overridden: one round trip less as a job starts"),
     ("rq.job:Job", "_result", "what the body returned, which RQ stores"),
@@ -37,7 +37,7 @@ QUEUES = (
 WORKERS = (
     ("rq.worker:BaseWorker", "execute_job perform_job", "overridden: the attempt of an execution"),
     ("rq.worker:BaseWorker", "execution", "the attempt that the parent settles"),
-    ("rq.worker:BaseWorker", "executions", "the same, where a worker can have several", ">=2.13"),
+    ("rq.worker:BaseWorker", "executions", "the same, where a worker can have several", ">=3"),
     ("rq.worker:BaseWorker", "cleanup_execution", "ends a delivery that writes nothing to its job"),
     ("rq.worker:BaseWorker", "handle_execution_ended", "overridden: leaves before RQ writes; one round trip less"),
     ("rq.worker:BaseWorker", "handle_job_retry", "overridden: deferred jobs"),
@@ -48,6 +48,8 @@ WORKERS = (
         "should_run_maintenance_tasks dequeue_job_and_maintain_ttl",
         "overridden: looks for jobs of workers that died",
     ),
+    ("rq.worker:BaseWorker", "heartbeat", "overridden: also writes the heartbeat file"),
+    ("rq.worker:BaseWorker", "is_horse", "which does not"),
     ("rq.worker:BaseWorker", "job_class queue_class", "reads jobs with the guard's field"),
     ("rq.worker:SpawnWorker", "fork_work_horse", "overridden: names our classes in the horse's program"),
     ("rq.job:Job", "_success_callback_name _failure_callback_name", "whether a job has callbacks"),
@@ -58,7 +60,7 @@ CRON = (
     ("rq.cron:CronScheduler", "register load_config_from_file", "overridden: entries of the shared timetable"),
     ("rq.cron:CronScheduler", "enqueue_jobs calculate_sleep_interval", "overridden: publishes each slot once"),
     ("rq.cron:CronScheduler", "heartbeat save", "overridden: goes on when Redis does not answer"),
-    ("rq.cron:CronScheduler", "save_jobs_data", "overridden: the same", "<2.9"),
+    ("rq.cron:CronScheduler", "save_jobs_data", "overridden: the same", "<2.12"),
     ("rq.cron:CronJob", "job_options queue_name func args kwargs", "the job of a slot"),
     ("rq.cron:CronJob", "job_history_key", "RQ's list of the jobs that a cron job has had", ">=2.11"),
     (

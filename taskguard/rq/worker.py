@@ -43,7 +43,7 @@ SETTLE_WITHIN = 60
 """Seconds after which a settlement is given up; then the lease runs out by itself."""
 
 _CLEANS_UP_THE_ONE_IT_IS_GIVEN = "execution" in inspect.signature(BaseWorker.cleanup_execution).parameters
-"""Else the worker's only one. RQ's next release tells methods which execution they are about."""
+"""Else the worker's only one. RQ's next major release tells methods which execution they are about."""
 
 _logger = logging.getLogger("taskguard")
 

@@ -1,6 +1,6 @@
-"""Spares callers a store that is away: after one has asked in vain, the next ones do not ask for a moment.
+"""A circuit breaker for an unavailable store: after a failed request, the next callers fail at once for a while.
 
-Without a lock: a state is an object that nobody changes, and each change is one assignment. So threads, greenlets,
+It needs no lock: a state is an immutable object, and each change is one assignment. So threads, greenlets,
 signal handlers and forked children may use it at any step.
 """
 
@@ -16,10 +16,10 @@ from taskguard.runtime.clocks import since_boot
 T = TypeVar("T")
 
 FIRST = 2.0
-"""Seconds that a store is not asked after it was asked in vain; twice as long after each further time."""
+"""Seconds without requests after a failed one; doubled after each further failure."""
 LONGEST = 30.0
 PROBE = 2.0
-"""Seconds that others leave to the call that asks next. Then another one asks: a signal may have ended that call."""
+"""Seconds that other calls wait for the probing one. Then another one probes: a signal may have ended the first."""
 
 
 class _Pause:
@@ -30,19 +30,19 @@ class _Pause:
         self._asked = count()
 
     def is_over(self) -> bool:
-        """Whether the store may be asked again: by one call, and by others once it has had its time."""
+        """Whether this call may ask the store: one call may probe, and others after PROBE seconds."""
         late = since_boot() - self.until
         return late >= 0 and (next(self._asked) == 0 or late > PROBE)
 
 
 class Breaker:
-    """Of one store in one process; a forked child goes on with what its parent knew."""
+    """The breaker of one store in one process; a forked child continues with its parent's state."""
 
     def __init__(self) -> None:
         self._pause: _Pause | None = None
 
     def ask(self, question: Callable[[], T]) -> T:
-        """What the store answers; StoreUnavailableError at once if it was asked in vain a moment ago."""
+        """Return the store's answer; raise StoreUnavailableError at once if a request failed a moment ago."""
         pause = self._pause
         if pause is not None:
             pause = self._begin_probe(pause)
@@ -52,7 +52,7 @@ class Breaker:
             self._open(pause, error)
             raise
         except StoreError:
-            self._pause = None  # it has answered, with a refusal
+            self._pause = None  # the store has answered, with an error
             raise
         if self._pause is not None:
             self._pause = None

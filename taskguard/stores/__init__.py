@@ -1,4 +1,4 @@
-"""The stores there are, and what one is made of. Each is imported when its URL is opened; no driver is required."""
+"""The stores, and the types to write one. A store is imported when its URL is opened; no driver is required."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _STORES = {
 def open_store(url: str, *, namespace: str = "taskguard") -> Store:
     """Open the store that *url* names.
 
-    Apps that share a server keep apart by their *namespace*.
+    Apps that share a server use different namespaces.
     """
     scheme = url.partition("://")[0].lower() if isinstance(url, str) else ""
     try:
@@ -76,9 +76,9 @@ def open_store(url: str, *, namespace: str = "taskguard") -> Store:
     except (ValueError, AttributeError):
         scheme = ""
     if scheme not in _STORES:
+        given = safe_url(str(url)) if "://" in str(url) else "a text without ://"  # which may be a password
         raise ConfigurationError(
-            f"{safe_url(str(url))} is not the URL of a store; it must begin with one of "
-            + ", ".join(f"{name}://" for name in _STORES)
+            f"{given} is not a store URL; write one that begins with " + ", ".join(f"{name}://" for name in _STORES)
         )
     check_namespace(namespace)
     module_name, extra = _STORES[scheme]
@@ -94,11 +94,11 @@ def open_store(url: str, *, namespace: str = "taskguard") -> Store:
 
 
 def safe_url(url: str) -> str:
-    """The URL as it may be shown: without a user's name and password, and without options, which may hold secrets."""
+    """The URL without user name, password and options, which may hold secrets: safe to log."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         return "(not a URL)"
     address, _, options = rest.partition("?")
-    if "@" in options and "@" not in address:  # what looks like options may be the end of a password
+    if "@" in options and "@" not in address:  # the apparent options may be the end of a password
         return f"{scheme}://…"
     return f"{scheme}://{address.rpartition('@')[2]}"

@@ -1,4 +1,4 @@
-"""Entries in this process: for tests, and for one process that wants its own threads to do a thing once."""
+"""Entries in this process: for tests, and for one process whose threads must do something once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from taskguard.stores.histories.memory import MemoryHistory
 Answer = TypeVar("Answer")
 
 PURGE_EVERY = 256
-"""Verbs between two looks for what is over: nothing grows without end, and no verb pays for it alone."""
+"""Verbs between two purges: nothing grows without bound, and no verb pays for it alone."""
 
 
 def wall_clock() -> int:
@@ -25,7 +25,7 @@ def wall_clock() -> int:
 
 def from_url(url: str, *, namespace: str) -> MemoryStore:
     if urlsplit(url).netloc or urlsplit(url).path:
-        raise ConfigurationError("memory:// takes no address: each store opened so is a new, empty one")
+        raise ConfigurationError("memory:// takes no address, since each store is new and empty; write memory://")
     return MemoryStore()
 
 
@@ -53,8 +53,8 @@ class MemoryStore:
     def claim(self, claim: Claim, /) -> Lease | Held | Completed:
         def verb(view: _View) -> Lease | Held | Completed:
             own = view.receipt(claim.key, claim.owner)
-            twin = view.receipt(claim.key, claim.join) if claim.join else None
-            return view.save(claim.key, self._rules.claim(claim, view.entry(claim.key), own, twin, view.now))
+            joined = view.receipt(claim.key, claim.join) if claim.join else None
+            return view.save(claim.key, self._rules.claim(claim, view.entry(claim.key), own, joined, view.now))
 
         return self._step(verb)
 
@@ -137,7 +137,7 @@ class MemoryStore:
 
 
 class _View:
-    """What one verb finds, and changes, at one time."""
+    """What one verb reads and changes, at one time."""
 
     def __init__(
         self, items: dict[Any, Any], changes: dict[Any, Any], now: int, is_there: Callable[[Any, int], bool]

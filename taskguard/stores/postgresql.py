@@ -1,29 +1,25 @@
 """Entries in PostgreSQL 12 and later, in a schema of their own.
 
-The rules of a key are carried out in the server, by the functions in `postgresql.sql` beside this file; here is how
-they are called. A verb is one message and one transaction and leaves nothing behind in the session, so a pooler that
-lends a session for one transaction only (PgBouncer) may stand between.
+The functions in `postgresql.sql`, beside this file, carry out the rules of a key in the server; this module calls them.
+A verb is one message and one transaction and leaves nothing behind in the session, so it works through a pooler that
+lends a session for one transaction only (PgBouncer).
 """
 
 from __future__ import annotations
 
 import re
-import selectors
-import socket
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
 from importlib.resources import files
 from itertools import count
-from math import ceil, inf
-from typing import Any, TypeVar
+from math import inf
+from typing import Any
 from urllib.parse import unquote
 
 import psycopg
 from psycopg import errors
-from psycopg.conninfo import conninfo_to_dict
-from psycopg.rows import namedtuple_row
 
 from taskguard.errors import ConfigurationError, StoreError, StoreUnavailableError
 from taskguard.protocol.names import check_namespace
@@ -44,16 +40,15 @@ from taskguard.runtime import native
 from taskguard.runtime.forks import Forked, watch_forks
 from taskguard.stores import safe_url
 from taskguard.stores.histories.postgresql import PostgresHistory
+from taskguard.stores.postgresql_wire import Connection, connect, explained, options_of
 from taskguard.stores.turns import Turns
 
-Value = TypeVar("Value")
-
 CONNECTIONS = 10
-"""The most that a store opens in one process for all verbs but renew."""
+"""The most connections that a store opens in one process for all verbs but renew."""
 PURGE_EVERY = 64
-"""Claims between two looks for what is over."""
+"""Claims between two purges."""
 PURGE_AT_MOST = 500
-"""Rows removed in one look, so that nobody waits long behind it."""
+"""The most rows removed in one purge, so that nobody waits long for it."""
 SCAN_PAGE = 100
 
 _ASKED = [field.name for field in fields(Claim) if field.name != "meanwhile"]
@@ -64,18 +59,6 @@ _MISSING = (
     errors.UndefinedFunction,
     errors.UndefinedObject,
 )
-_PASSING = ("08", "40", "53", "57", "58", "25006", "55P03")
-"""How the SQLSTATE begins when a server cannot serve us now and may later: connection lost, rolled back, out of
-resources, shut down or cancelled, disk trouble, read-only (a standby), not locked in time."""
-_REFUSED = re.compile(
-    "authentication|password|pg_hba|does not exist|no such (user|database)|permitted to log in|support|certif"
-)
-"""What is said by a server that will not let us in later either. (A failed connection has no SQLSTATE.)"""
-_UNKNOWN_HOST = re.compile(
-    rf"\[Errno ({socket.EAI_NONAME}|{getattr(socket, 'EAI_NODATA', socket.EAI_NONAME)})\]"
-    "|Name or service not known|nodename nor servname|No address associated"
-)
-"""What is said of a name that nobody has, by Python's resolver or by libpq."""
 
 
 def from_url(url: str, *, namespace: str) -> PostgresStore:
@@ -87,13 +70,13 @@ def from_url(url: str, *, namespace: str) -> PostgresStore:
     try:
         timeout = float(ours.get("timeout", "5"))
     except ValueError:
-        raise ConfigurationError("postgresql://…?timeout= takes a number of seconds") from None
+        raise ConfigurationError("postgresql://…?timeout= must be a number of seconds") from None
     schema = ours.get("schema", "taskguard")
     return PostgresStore(f"{address}?{rest}", namespace=namespace, schema=schema, timeout=timeout)
 
 
 class PostgresStore(Forked):
-    """Two tables and a function for each verb, made at first use. An entry is a row, and the row is the lock."""
+    """Three tables and one function per verb, created at first use. An entry is a row, and the row is the lock."""
 
     guarantees = Guarantees(
         survives_restart="yes",
@@ -101,31 +84,31 @@ class PostgresStore(Forked):
         linearizable=True,
         clock="the server's",
         note="failover: synchronous_standby_names; an asynchronous standby may lack the last verbs, so two holders "
-        "can overlap; their tokens still rise, and the fence decides",
+        "can overlap; their tokens still rise, and a fenced resource accepts only the newer holder's writes",
     )
 
     def __init__(
         self, url: str, *, namespace: str = "taskguard", schema: str = "taskguard", timeout: float = 5.0
     ) -> None:
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
-            raise ConfigurationError(f"schema={schema!r} cannot be used; it takes lower-case letters, digits and _")
+            raise ConfigurationError(f"schema must consist of lower-case letters, digits and _, not {schema!r}")
         if not 0 < timeout < inf:
-            raise ConfigurationError(f"timeout={timeout!r} cannot be used; it takes a positive number of seconds")
+            raise ConfigurationError(f"timeout must be a positive number of seconds, not {timeout!r}")
         check_namespace(namespace)
         self._name = f"PostgresStore({safe_url(url)!r}, namespace={namespace!r}, schema={schema!r})"
-        self._server = _server(url)
+        self._options = options_of(url)
         self._namespace = namespace
         self._schema = schema
         self._timeout = timeout
-        # For one transaction, and whatever the database or the role has as its default: in no other isolation level
-        # does a claim that waited for a complete see its receipt, and what we gave up must not be done much later.
+        # Set per transaction, whatever the default of the database or role is. Only in this isolation level does a
+        # claim that waited for a complete see its receipt. And a verb that we gave up must not run much later.
         bounded = f"SET LOCAL statement_timeout = {max(1, round(timeout * 1000))}; "
         self._to_look = f"SET TRANSACTION ISOLATION LEVEL READ COMMITTED; {bounded}"
-        """What can be done on a standby too."""
+        """For statements that a standby can run too."""
         self._to_write = f"SET TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE; {bounded}"
         self._has_answered = False
-        """A server that answered once has a name: if it does not resolve any more, that will pass."""
-        self._inherited: list[_Connection] = []
+        """A server that answered once has a name: if the name no longer resolves, that will pass."""
+        self._inherited: list[Connection] = []
         self._open()
         self.history = PostgresHistory(self._add_history, self._read_history, f'"{schema}".history')
         watch_forks(self)
@@ -140,7 +123,7 @@ class PostgresStore(Forked):
         asked = {name: getattr(claim, name) for name in _ASKED}
         row = self._call("claim_4", namespace=self._namespace, **asked | durations)
         if next(self._claims) % PURGE_EVERY == 0:
-            # The claim has its answer, whatever becomes of the tidying.
+            # The claim has its answer, even if the purge fails.
             with suppress(StoreError):
                 self._call("purge_1", at_most=PURGE_AT_MOST)
         return _answer(claim.key, row)
@@ -192,7 +175,7 @@ class PostgresStore(Forked):
         return rows[0] if rows else None
 
     def scan(self, prefix: str = "", /) -> Iterator[Entry]:
-        # Keys are ordered by their bytes: those that begin alike follow each other.
+        # Keys are ordered by their bytes: keys with one prefix are adjacent.
         rows = self._look("key >= %(key)s", prefix)
         while rows:
             for entry in rows:
@@ -211,21 +194,21 @@ class PostgresStore(Forked):
             connection.close()
 
     def make_ready(self) -> None:
-        """Create what this release needs and does not find, also in a schema that an older one has made."""
+        """Create what this release needs and is missing, also in a schema that an older release created."""
         try:
             self._create(None)
         except psycopg.Error as error:
-            raise self._explained(error) from error
+            raise explained(error, self._name, self._schema) from error
 
     def setting(self, name: str) -> str:
-        """What the server's own setting *name* is: for whoever looks after the server."""
+        """The server's own setting *name*, for diagnosis."""
         [row] = self._see("SELECT current_setting(%(name)s) AS value", {"name": name})
         return str(row.value)
 
     def standbys(self) -> int:
-        """How many servers follow this one: for whoever looks after it."""
-        # A role that may not see more of them is still told that they are there. What reads the log alone, for an
-        # archive or a backup, is nothing to fail over to.
+        """How many servers replicate from this one, for diagnosis."""
+        # A role without further permissions still sees how many there are. A process that only reads the log, for an
+        # archive or a backup, is not a server to fail over to.
         [row] = self._see(
             "SELECT count(*) AS number FROM pg_stat_replication"
             " WHERE coalesce(application_name, '') NOT IN ('pg_receivewal', 'pg_basebackup')",
@@ -249,7 +232,7 @@ class PostgresStore(Forked):
         how |= asdict(ending) | durations
         return bool(self._call("end_2", **self._who(claimant), **how).end_2)
 
-    def _call(self, function: str, idle: list[_Connection] | None = None, /, **arguments: Any) -> Any:
+    def _call(self, function: str, idle: list[Connection] | None = None, /, **arguments: Any) -> Any:
         named = ", ".join(f"_{name} => %({name})s" for name in arguments)
         [row] = self._ask(f'SELECT * FROM "{self._schema}".{function}({named})', arguments, idle)
         return row
@@ -277,7 +260,7 @@ class PostgresStore(Forked):
         self,
         query: str,
         arguments: dict[str, Any],
-        idle: list[_Connection] | None = None,
+        idle: list[Connection] | None = None,
         *,
         preamble: str = "",
     ) -> list[Any]:
@@ -286,27 +269,27 @@ class PostgresStore(Forked):
             try:
                 return self._send(asked, arguments, idle)
             except _MISSING:
-                # The first use, or somebody dropped it. Nothing was done, so asking again is safe.
+                # The first use, or somebody dropped the schema. Nothing was done, so a retry is safe.
                 self._create(idle)
                 return self._send(asked, arguments, idle)
         except (psycopg.Error, UnicodeError) as error:
-            raise self._explained(error) from error
+            raise explained(error, self._name, self._schema) from error
 
-    def _create(self, idle: list[_Connection] | None) -> None:
+    def _create(self, idle: list[Connection] | None) -> None:
         self._send(self._to_write + self._creation(), None, idle)
 
     def _creation(self) -> str:
         text = files(__package__).joinpath("postgresql.sql").read_text("utf-8")
         return re.sub(r"\btaskguard\b", f'"{self._schema}"', text)
 
-    def _send(self, query: str, arguments: dict[str, Any] | None, idle: list[_Connection] | None) -> list[Any]:
+    def _send(self, query: str, arguments: dict[str, Any] | None, idle: list[Connection] | None) -> list[Any]:
         deadline = time.monotonic() + self._timeout
         turn = native.allocate_lock()
         with turn:
             if idle is None:
                 idle = self._idle
                 if not self._turns.wait(turn, deadline):
-                    text = f"{CONNECTIONS} connections were busy for {self._timeout:g} s"
+                    text = f"all {CONNECTIONS} connections were busy for {self._timeout:g} s"
                     raise StoreUnavailableError(self._name, text)
             connection = self._taken(idle, deadline)
             try:
@@ -318,140 +301,33 @@ class PostgresStore(Forked):
             except BaseException:
                 connection.close()
                 raise
-            # Used again only if nothing at all was raised while it was in use.
+            # Reused only if nothing was raised while it was in use.
             idle.append(connection)
             self._has_answered = True
         return rows
 
-    def _explained(self, error: psycopg.Error | UnicodeError) -> StoreError:
-        state, text = "", str(error).partition("\n")[0]
-        if isinstance(error, psycopg.Error):
-            state, text = error.sqlstate or "", error.diag.message_primary or text
-        lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) and not state
-        if lost or state.startswith(_PASSING) or _is_of_a_standby(error):
-            return StoreUnavailableError(self._name, text)
-        if state == "42501":
-            text += (
-                "; let an administrator run taskguard/stores/postgresql.sql, and to the role of this URL"
-                f" GRANT USAGE ON SCHEMA {self._schema}, GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {self._schema} and"
-                f" GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {self._schema}"
-            )
-        elif state.startswith("42"):
-            text += (
-                f"; schema {self._schema} is not as taskguard/stores/postgresql.sql makes it: name another with"
-                " ?schema=, or rename it (ALTER SCHEMA … RENAME TO …) and a new one is made"
-            )
-        return StoreError(self._name, text)
-
     # -- connections ---------------------------------------------------------------------------------------------
     # A pool of our own: psycopg_pool has threads, which a fork loses and gevent turns into greenlets. These lists need
-    # no lock, so that greenlets can share them with the thread of the operating system that renews.
+    # no lock, so greenlets can share them with the operating system thread that renews.
 
     def _open(self) -> None:
-        self._idle: list[_Connection] = []
-        self._renewing: list[_Connection] = []
+        self._idle: list[Connection] = []
+        self._renewing: list[Connection] = []
         self._turns = Turns(CONNECTIONS)
         self._claims = count()
 
     def after_fork(self) -> None:
-        # The parent's connections are kept and not touched: to close one here would be to say goodbye for the parent.
+        # Keep the parent's connections and do not touch them: closing one here would end the parent's session.
         self._inherited += self._idle + self._renewing
         self._open()
 
-    def _taken(self, idle: list[_Connection], deadline: float) -> _Connection:
+    def _taken(self, idle: list[Connection], deadline: float) -> Connection:
         with suppress(IndexError):
             connection = idle.pop()
             if not connection.is_over():
                 return connection
             connection.close()
-        return self._connected(deadline)
-
-    def _connected(self, deadline: float) -> _Connection:
-        # libpq counts whole seconds, and two at least.
-        options = {"connect_timeout": max(2, ceil(deadline - time.monotonic()))} | self._server
-        try:
-            return _Connection.connect(
-                autocommit=True,
-                prepare_threshold=None,
-                cursor_factory=psycopg.ClientCursor,
-                row_factory=namedtuple_row,
-                **options,
-            )
-        except psycopg.Error as error:
-            # Without its cause: where a URL was misread, the host it names may be a piece of the password.
-            raise self._refusal(error) from None
-
-    def _refusal(self, error: psycopg.Error) -> StoreError:
-        if isinstance(error, errors.ConnectionTimeout):
-            return StoreUnavailableError(self._name, "could not connect: no answer in time")
-        # Of "connection to server at … failed: FATAL:  password authentication failed …" only the reason.
-        text = str(error)
-        if _UNKNOWN_HOST.search(text):
-            if self._has_answered:
-                return StoreUnavailableError(self._name, "could not connect: its host is not known any more")
-            return StoreError(self._name, "its host is not known: check the URL")
-        _, found, reason = text.rpartition("failed: ")
-        if not found:
-            is_resolver = "resolve host" in text or text.startswith("[Errno")
-            reason = "the name of its host cannot be resolved now" if is_resolver else "no reason was given"
-        reason = reason.partition("\n")[0].removeprefix("FATAL:").strip()
-        if _REFUSED.search(reason):
-            return StoreError(self._name, f"{reason}; check the URL, and pg_hba.conf of the server")
-        return StoreUnavailableError(self._name, f"could not connect: {reason}")
-
-
-class _Connection(psycopg.Connection[Any]):
-    """A connection on which no reply is waited for longer than `deadline`, whatever became of server and network."""
-
-    deadline: float
-
-    def wait(self, gen: Generator[Any, Any, Value], *args: Any, **kwargs: Any) -> Value:
-        # psycopg waits here for every reply, itself without end. What it wants and is told are selectors' own numbers.
-        try:
-            wanted = next(gen)
-            with selectors.DefaultSelector() as selector:
-                selector.register(self.fileno(), wanted)
-                while True:
-                    ready = selector.select(max(0.0, self.deadline - time.monotonic()))
-                    if not ready and time.monotonic() >= self.deadline:
-                        raise psycopg.OperationalError("no answer in time")
-                    wanted = gen.send(ready[0][1] if ready else 0)
-                    selector.modify(self.fileno(), wanted)
-        except StopIteration as end:
-            value: Value = end.value
-            return value
-
-    def is_over(self) -> bool:
-        """Whether the other side hung up since the last verb. Asks nobody."""
-        try:
-            self.pgconn.consume_input()  # its last words
-            self.pgconn.consume_input()  # the end
-        except psycopg.OperationalError:
-            return True
-        return False
-
-
-def _is_of_a_standby(error: psycopg.Error | UnicodeError) -> bool:
-    """Whether READ WRITE was refused, as a server does that follows another one: it may be promoted."""
-    # Its SQLSTATE means any "not supported", and its text is in the server's language. Where in the server it was said
-    # is in none: where a switch is set, and that is the only one that we set.
-    return isinstance(error, errors.FeatureNotSupported) and error.diag.source_function == "call_bool_check_hook"
-
-
-def _server(url: str) -> dict[str, Any]:
-    """What libpq is told: what the URL says before what we suggest."""
-    try:
-        said = conninfo_to_dict(url)
-    except psycopg.ProgrammingError as error:
-        # libpq quotes what it cannot read, be it the password. Only the name of an option is safe to show.
-        option = re.search(r'invalid URI query parameter: "(\w+)"', str(error))
-        problem = f"has an option that libpq does not know, {option[1]}" if option else "cannot be read by libpq"
-        raise ConfigurationError(
-            f"{safe_url(url)} {problem}; write postgresql://user:password@host:port/database, "
-            "and inside each part %40 for @, %2F for /, %3A for :"
-        ) from None
-    # An idle connection stays known to the firewalls on its way.
-    return {"client_encoding": "utf8", "fallback_application_name": "taskguard", "keepalives_idle": 30} | said
+        return connect(self._options, deadline, self._name, has_answered=self._has_answered)
 
 
 def _entry(row: Any) -> Entry:

@@ -1,28 +1,28 @@
 -- The PostgreSQL store: three tables, and one function for each verb. For PostgreSQL 12 and newer.
 --
--- The store runs this file itself when something of it is missing. Where its role may not create a schema, run it once
--- by hand (psql -1 -f postgresql.sql; for another schema, put its name in place of "taskguard" throughout) and then
+-- The store runs this file itself when something of it is missing. If its role may not create a schema, run it once
+-- by hand (psql -1 -f postgresql.sql; for another schema, replace "taskguard" with its name throughout) and then
 --     GRANT USAGE ON SCHEMA taskguard TO the_role;
 --     GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA taskguard TO the_role;
 --     GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA taskguard TO the_role;
 --
--- The functions are `taskguard/protocol/rules.py` in PL/pgSQL. A function that was released is never changed: its successor gets
+-- The functions are `taskguard/protocol/rules.py` in PL/pgSQL. A released function never changes: its successor gets
 -- the next number, so that two releases can use one schema at the same time.
 --
 -- All times and durations are microseconds, times by this server's clock: SELECT to_timestamp(since / 1e6).
--- Arguments begin with an underscore, so that none can be taken for a column.
+-- Arguments begin with an underscore, so that none can be mistaken for a column.
 
--- Many processes may start at once, and IF NOT EXISTS alone does not keep two of them from creating the same thing.
+-- Many processes may start at once, and IF NOT EXISTS alone does not stop two of them from creating the same thing.
 SELECT pg_advisory_xact_lock(6083744271955218);
 
--- CREATE SCHEMA IF NOT EXISTS would ask for the right to create one even where it exists.
+-- CREATE SCHEMA IF NOT EXISTS would require the permission to create one even if it exists.
 DO $$ BEGIN
     IF to_regnamespace('taskguard') IS NULL THEN
         CREATE SCHEMA taskguard;
     END IF;
 END $$;
 
--- What is known of a key. The defaults are an entry that is over: it stands for none, and is there to be locked.
+-- The entry of a key. The defaults are an expired entry: it counts as none, and exists to be locked.
 CREATE TABLE IF NOT EXISTS taskguard.entry (
     namespace   text COLLATE "C" NOT NULL,
     key         text COLLATE "C" NOT NULL,          -- ordered by its bytes: prefixes are ranges
@@ -31,16 +31,16 @@ CREATE TABLE IF NOT EXISTS taskguard.entry (
     attempt     text    NOT NULL DEFAULT '',
     token       bigint  NOT NULL DEFAULT 0,
     since       bigint  NOT NULL DEFAULT 0,
-    until       bigint  NOT NULL DEFAULT 0,         -- queued, running: the end of the claim; free, done: forgotten then
-    keep        bigint  NOT NULL DEFAULT 0,         -- how long a claim that ran out is still remembered
+    until       bigint  NOT NULL DEFAULT 0,         -- queued, running: when the claim expires; free, done: deleted then
+    keep        bigint  NOT NULL DEFAULT 0,         -- how long an expired claim is still kept
     starts      integer NOT NULL DEFAULT 0,
     took_over   boolean NOT NULL DEFAULT false,
     payload     text    NOT NULL DEFAULT '',
     copy        text    NOT NULL DEFAULT '',
     copies      integer NOT NULL DEFAULT 0,
-    copy_until  bigint  NOT NULL DEFAULT 0,         -- nobody else need publish until then; 0: nobody is known to have
+    copy_until  bigint  NOT NULL DEFAULT 0,         -- no duplicate publishes until then; 0: no publication is known
     held_until  bigint  NOT NULL DEFAULT 0,         -- free, done: other owners are kept out until then
-    requeued_by text    NOT NULL DEFAULT '',        -- the attempt that last put the job into the queue
+    requeued_by text    NOT NULL DEFAULT '',        -- the attempt that last requeued the job
     deaths      jsonb   NOT NULL DEFAULT '[]',      -- [["owner", starts, "payload"], ...]: who lost the key without an end
     how         text,
     outcome     bytea,
@@ -48,13 +48,13 @@ CREATE TABLE IF NOT EXISTS taskguard.entry (
                 (CASE WHEN state IN ('queued', 'running') THEN until + keep ELSE until END) STORED,
     PRIMARY KEY (namespace, key)
 );
--- For people; a schema of an older version lacks them.
+-- For people. A schema of an older version lacks them.
 ALTER TABLE taskguard.entry
     ADD COLUMN IF NOT EXISTS label       text NOT NULL DEFAULT '',
     ADD COLUMN IF NOT EXISTS whereabouts text NOT NULL DEFAULT '';
 CREATE INDEX IF NOT EXISTS entry_gone_at ON taskguard.entry (gone_at);
 
--- How one job ended, whoever has the key by then.
+-- How one job ended, whoever holds the key by then.
 CREATE TABLE IF NOT EXISTS taskguard.receipt (
     namespace   text COLLATE "C" NOT NULL,
     key         text COLLATE "C" NOT NULL,
@@ -63,19 +63,19 @@ CREATE TABLE IF NOT EXISTS taskguard.receipt (
     how         text    NOT NULL,
     token       bigint  NOT NULL,
     at          bigint  NOT NULL,
-    until       bigint  NOT NULL,                   -- forgotten then
+    until       bigint  NOT NULL,                   -- deleted then
     outcome     bytea,
-    twin        text    NOT NULL DEFAULT '',        -- in whose favour a skipped job was skipped
+    twin        text    NOT NULL DEFAULT '',        -- the holder that the job was skipped for, or joined
     answered    boolean NOT NULL DEFAULT false,
     PRIMARY KEY (namespace, key, owner)
 );
 CREATE INDEX IF NOT EXISTS receipt_until ON taskguard.receipt (until);
 
--- What was decided of late; no promise about a key depends on it.
+-- Recent decisions; no promise about a key depends on them.
 CREATE TABLE IF NOT EXISTS taskguard.history (
     id          bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     namespace   text COLLATE "C" NOT NULL,
-    notable     boolean NOT NULL,                   -- not of the ordinary kind, which would crowd it out
+    notable     boolean NOT NULL,                   -- apart from ordinary lines, which would crowd it out
     at          bigint  NOT NULL,
     key         text COLLATE "C" NOT NULL,
     text        text    NOT NULL
@@ -83,17 +83,17 @@ CREATE TABLE IF NOT EXISTS taskguard.history (
 CREATE INDEX IF NOT EXISTS history_log ON taskguard.history (namespace, notable, id);
 
 
--- Never now(): that is the start of the transaction, before the wait for the lock.
+-- Never now(): that is the start of the transaction, before it waited for the lock.
 CREATE OR REPLACE FUNCTION taskguard.now_1() RETURNS bigint LANGUAGE sql VOLATILE AS $$
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 $$;
 
 
--- Wait until nobody else acts on the key, and keep it so to the end of the transaction. Every verb begins with this and
--- reads the clock and the receipts after it, so the verbs of a key happen one after the other.
+-- Lock the key until the end of the transaction. Every verb begins with this and reads the clock and the receipts after
+-- it, so the verbs of a key happen one after the other.
 --
--- A row is locked, one made for the purpose if there is none, and not an advisory lock: row locks need no shared memory
--- (a renewal takes hundreds), no hash of the key, and also work where advisory locks are accepted and do nothing.
+-- This locks a row, and inserts one if there is none. It takes no advisory lock: row locks need no shared memory (a
+-- renewal takes hundreds) and no hash of the key, and also work where advisory locks are accepted and do nothing.
 CREATE OR REPLACE FUNCTION taskguard.hold_1(_namespace text, _key text) RETURNS taskguard.entry
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -131,7 +131,7 @@ BEGIN
 END $$;
 
 
--- The same, with what is there for people.
+-- The same, with the columns for people.
 CREATE OR REPLACE FUNCTION taskguard.save_2(e taskguard.entry) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     UPDATE taskguard.entry SET
@@ -143,7 +143,7 @@ BEGIN
 END $$;
 
 
--- The owner's receipt; all NULL if there is none or it is over.
+-- The owner's receipt; all NULL if there is none or it has expired.
 CREATE OR REPLACE FUNCTION taskguard.receipt_1(_namespace text, _key text, _owner text, _now bigint)
 RETURNS taskguard.receipt LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -170,8 +170,8 @@ BEGIN
 END $$;
 
 
--- Whether the claimant has the newest claim. _token is 0 where only the attempt is known. Where it is known it counts
--- too: a claim packet that arrives late is granted anew under its old attempt.
+-- Whether the claimant has the newest claim. _token is 0 if only the attempt is known. If the token is known, it is
+-- compared too: a late claim packet is granted again under its old attempt.
 CREATE OR REPLACE FUNCTION taskguard.is_newest_1(e taskguard.entry, _owner text, _attempt text, _token bigint)
 RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT _attempt <> '' AND e.attempt = _attempt AND e.owner = _owner AND _token IN (0, e.token)
@@ -360,8 +360,8 @@ BEGIN
 END $$;
 
 
--- Lease number n is (_keys[n], _owners[n], _attempts[n], _tokens[n]) and is kept for _periods[n]. One answer for each,
--- in the order asked.
+-- Lease number n is (_keys[n], _owners[n], _attempts[n], _tokens[n]) and is renewed for _periods[n]. Returns one answer
+-- for each, in the same order.
 CREATE OR REPLACE FUNCTION taskguard.renew_1(
     _namespace text, _keys text[], _owners text[], _attempts text[], _tokens bigint[], _periods bigint[]
 ) RETURNS boolean[] LANGUAGE plpgsql VOLATILE AS $$
@@ -427,7 +427,7 @@ BEGIN
 END $$;
 
 
--- The requeue of many queued entries, as renew_1 is told them; a running one is left alone. One answer for each.
+-- The requeue of many queued entries, passed as for renew_1; a running entry does not change. One answer for each.
 CREATE OR REPLACE FUNCTION taskguard.mark_2(
     _namespace text, _keys text[], _owners text[], _attempts text[], _tokens bigint[], _periods bigint[],
     _copy_for bigint
@@ -505,7 +505,7 @@ BEGIN
 END $$;
 
 
--- _token 0: whatever the newest is. Receipts stay.
+-- _token 0: any token. Receipts stay.
 CREATE OR REPLACE FUNCTION taskguard.forget_1(_namespace text, _key text, _token bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -524,7 +524,7 @@ BEGIN
 END $$;
 
 
--- Remove some of what is over, in all namespaces. It waits for nobody: what is in use is left for another time.
+-- Delete some expired rows, in all namespaces. It waits for no lock: it leaves rows that are in use for the next purge.
 CREATE OR REPLACE FUNCTION taskguard.purge_1(_at_most integer) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     now bigint := taskguard.now_1();
@@ -541,7 +541,7 @@ BEGIN
 END $$;
 
 
--- Line number n is (_keys[n], _texts[n], _notables[n]) and is _ages[n] old. _keep 0: nothing is trimmed this time.
+-- Line number n is (_keys[n], _texts[n], _notables[n]) and is _ages[n] old. _keep 0: do not trim this time.
 CREATE OR REPLACE FUNCTION taskguard.add_history_1(
     _namespace text, _keys text[], _texts text[], _notables boolean[], _ages bigint[], _keep integer, _keep_for bigint
 ) RETURNS void LANGUAGE plpgsql VOLATILE AS $$

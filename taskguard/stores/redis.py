@@ -1,7 +1,7 @@
 """Entries in Redis 6.2 and later, or Valkey: each verb is one script, and one round trip.
 
-An entry lives at `namespace:{key}` and a job's receipt at `namespace:{key}:owner`: one hash tag, so all that a verb
-touches is in one slot, and every key that a script touches is named in its KEYS.
+An entry lives at `namespace:{key}` and a job's receipt at `namespace:{key}:owner`. They share one hash tag, so a verb
+touches one slot only, and a script names every key that it touches in KEYS.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def from_url(url: str, *, namespace: str) -> RedisStore:
         )
         Connections(pool).make()
     except (ValueError, TypeError, redis.RedisError) as error:
-        # What the driver says may quote a piece of the password; the name of an option is safe to show.
+        # The driver's message may quote a part of the password; the name of an option is safe to show.
         option = re.search(r"unexpected keyword argument '(\w+)'", str(error))
-        problem = f"has an option that redis-py does not know, {option[1]}" if option else "cannot be read"
+        problem = f"has an option that redis-py does not know, {option[1]}" if option else "is not a valid Redis URL"
         raise ConfigurationError(
             f"{safe_url(url)} {problem}; write redis://[:password@]host:port/db[?timeout=seconds] or "
             "unix:///path/to/socket, and inside a password %40 for @, %2F for /, %3F for ?, %23 for #"
@@ -83,13 +83,16 @@ class RedisStore:
         linearizable=False,
         clock="the server's",
         note="restart: appendonly yes. Failover: a replica may lack the last writes, so two holders can overlap; "
-        "their tokens still rise, and the fence decides",
+        "their tokens still rise, and a fenced resource accepts only the newer holder's writes",
     )
 
     def __init__(self, client: redis.Redis | Connections, *, namespace: str = "taskguard", name: str = "") -> None:
         check_namespace(namespace)
         if "{" in namespace or "}" in namespace:
-            raise ConfigurationError(f"namespace={namespace!r} must have no braces: they mark the key's hash slot")
+            raise ConfigurationError(
+                f"namespace={namespace!r} must not contain braces, which mark the hash tag of a key; "
+                "write a name such as 'billing'"
+            )
         if not isinstance(client, (redis.Redis, Connections)):
             raise ConfigurationError(f"RedisStore takes a redis.Redis client, not {type(client).__name__}")
         self._namespace = namespace
@@ -141,7 +144,7 @@ class RedisStore:
         for claimant, seconds in published:
             keys += self._keys(claimant)
             args += [*_who(claimant), micros(seconds)]
-        # One call for all: most of what a script costs is its start. (On one server; they are in many slots.)
+        # One call for all: starting a script is most of its cost. (On one server only; the keys are in many slots.)
         reply = self.wire.call(_REQUEUE, keys, args, aside=True) if keys else b""
         return [digit == _ONE for digit in reply]
 
@@ -161,7 +164,7 @@ class RedisStore:
         cursor = b"0"
         while True:
             cursor, found = self.wire.execute(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", SCAN_PAGE)
-            names = [name for name in found if name.index(b"}") == len(name) - 1]  # a receipt goes on after the brace
+            names = [name for name in found if name.index(b"}") == len(name) - 1]  # a receipt continues after the brace
             keys = {name: self._key_of(name) for name in names}
             ours = [name for name in names if keys[name] is not None]
             for name, reply in zip(ours, self._look_at(ours), strict=True):
@@ -171,7 +174,7 @@ class RedisStore:
                 return
 
     def _look_at(self, names: list[bytes]) -> list[Any]:
-        """What is kept under each name. What is not ours counts as nothing: one foreign key must not hide the rest."""
+        """The entry under each name. A foreign value counts as nothing: it must not hide the other entries."""
         try:
             return self.wire.call_many(_GET, [([name], []) for name in names])
         except ForeignValueError as error:
@@ -184,7 +187,7 @@ class RedisStore:
     def _skip(self, name: bytes, problem: str) -> None:
         level = logging.DEBUG if self._has_skipped else logging.WARNING
         self._has_skipped = True
-        _logger.log(level, "%r leaves out %s: %s", self, name.decode(errors="backslashreplace"), problem)
+        _logger.log(level, "%r skips the key %s: %s", self, name.decode(errors="backslashreplace"), problem)
 
     def forget(self, key: str, /, token: int = 0) -> bool:
         return bool(self.wire.call(_FORGET, [self._entry_key(key)], [token]) == 1)
@@ -193,12 +196,12 @@ class RedisStore:
         self.wire.close()
 
     def execute(self, *command: Any) -> Any:
-        """One command of the server's own, such as INFO: for whoever looks after the server."""
+        """Run one command of the server, such as INFO, for diagnosis."""
         return self.wire.execute(*command)
 
     def eviction_policy(self) -> str:
-        """How the server makes room when its memory is short; empty if it removes nothing."""
-        # INFO and not CONFIG, which hosted servers deny. Every key of ours has an end, so volatile-* means them too.
+        """The server's eviction policy; empty if it does not evict."""
+        # INFO and not CONFIG, which hosted servers deny. All our keys expire, so volatile-* evicts them too.
         lines = self.execute(b"INFO", b"memory").decode().splitlines()
         facts = dict(line.partition(":")[::2] for line in lines)
         policy: str = facts.get("maxmemory_policy", "noeviction")
@@ -210,7 +213,7 @@ class RedisStore:
         return f"{self._namespace}:{{{_tag(key)}}}"
 
     def _key_of(self, name: bytes) -> str | None:
-        """The key whose entry has that name; None if no key of ours has."""
+        """The key whose entry has that name; None if it is not the name of an entry."""
         key = unquote(name.decode(errors="replace").removeprefix(f"{self._namespace}:{{").removesuffix("}"))
         if self._entry_key(key).encode() == name:
             return key
@@ -223,9 +226,9 @@ class RedisStore:
 
 
 def _eviction_of(pool: redis.ConnectionPool) -> Eviction:
-    """What this process knows of the pool's server, whichever store it was that asked."""
+    """What this process knows of the pool's server, whichever store asked."""
     server = tuple(pool.connection_kwargs.get(name) for name in ("host", "port", "path"))
-    known = any(part is not None for part in server)  # not so if a sentinel has to be asked
+    known = any(part is not None for part in server)  # not known if a sentinel names the server
     return _evictions.setdefault(server, Eviction()) if known else Eviction()
 
 
@@ -250,7 +253,7 @@ def _how(ending: Ending) -> list[Any]:
 
 
 def _rare(claim: Claim) -> list[Any]:
-    """What most claims leave at its default; from the last one on that does not, nothing is sent."""
+    """Fields that most claims leave at their defaults. Trailing defaults are not sent."""
     rare = [
         micros(claim.copy_for),
         claim.copy,
@@ -262,10 +265,10 @@ def _rare(claim: Claim) -> list[Any]:
         int(claim.replace_queued),
         claim.stamp,
     ]
-    told = len(rare)
-    while told and rare[told - 1] == _USUAL[told - 1]:
-        told -= 1
-    return rare[:told]
+    sent = len(rare)
+    while sent and rare[sent - 1] == _USUAL[sent - 1]:
+        sent -= 1
+    return rare[:sent]
 
 
 _ONE = ord("1")
@@ -337,10 +340,10 @@ def _entry(key: str, reply: Any) -> Entry:
 
 
 def _tag(key: str) -> str:
-    """The key as it may stand in a hash tag, which ends at the first closing brace."""
+    """The key, escaped for a hash tag, which ends at the first closing brace."""
     return key.replace("%", "%25").replace("}", "%7D")
 
 
 def _literal(text: str) -> str:
-    """The text as it matches only itself in a pattern of SCAN."""
+    """The text, escaped so that it matches only itself in a SCAN pattern."""
     return "".join(f"\\{letter}" if letter in "\\*?[]^" else letter for letter in text)

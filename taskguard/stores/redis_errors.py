@@ -1,4 +1,4 @@
-"""What a Redis server says, under its right name."""
+"""Translates the errors of a Redis server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import redis
 
 from taskguard.errors import StoreError, StoreUnavailableError
 
-# What a server says that cannot serve us now and may later; nothing was carried out.
+# Errors of a server that cannot serve us now and may later; nothing was carried out.
 _PASSING = (
     redis.exceptions.ConnectionError,
     redis.exceptions.TimeoutError,
@@ -26,21 +26,21 @@ _PASSING_CODES = frozenset(["BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MIS
 _NO_SUCH_NAME = frozenset(
     getattr(socket, code) for code in ("EAI_NONAME", "EAI_NODATA", "EAI_ADDRFAMILY") if hasattr(socket, code)
 )
-"""What the resolver says of a name that nobody has. Anything else, EAI_AGAIN above all, is trouble of its own."""
-# Not compiled here: each work horse imports this, and few ever need it.
+"""The resolver's codes for a name that does not exist. Others, EAI_AGAIN above all, are failures of the resolver."""
+# Not compiled here: each work horse imports this module, and few ever need the pattern.
 _WRAPPED = r"Error running script \(call to \w+\): (?:@user_script: ?\d+: )+-?"
-"""What Redis before 7 writes in front of what a script's command was told, its code included."""
+"""The prefix that Redis before 7 puts before the error of a script's command, and so before its code."""
 _WITHOUT_RIGHTS = "ACL failure in script|The user executing the script can't"
 _STUMBLED = r"user_script:\d+: (NOT_OURS |attempt to |bad argument )"
-"""The script met something else than what it writes itself."""
+"""The script found a value that it did not write."""
 
 
 class ForeignValueError(StoreError):
-    """Something else than an entry of ours is kept under an entry's key."""
+    """The key of an entry holds a value that taskguard did not write."""
 
 
 def explain(error: redis.exceptions.RedisError, store: str, namespace: str, *, has_answered: bool) -> NoReturn:
-    """Raise what *error* means for the store of that name; *has_answered*: to this process, or to its parent."""
+    """Raise the `StoreError` for *error*; *has_answered*: whether the server ever answered this process."""
     text = _said(error)
     if not has_answered and _is_unknown_host(error):
         # Without its cause: where a URL was misread, the host it names may be a piece of the password.
@@ -52,13 +52,13 @@ def explain(error: redis.exceptions.RedisError, store: str, namespace: str, *, h
     if isinstance(error, redis.exceptions.NoPermissionError) or re.match(_WITHOUT_RIGHTS, text):
         raise StoreError(
             store,
-            f"{text}; the user of the store's URL lacks a right: ACL SETUSER … ~{namespace}:* +@read +@write "
+            f"{text}; the user in the store's URL lacks a permission: ACL SETUSER … ~{namespace}:* +@read +@write "
             "+@scripting +@connection +time +info",
         ) from error
     if text.startswith("WRONGTYPE") or re.match(_STUMBLED, text):
         raise ForeignValueError(
             store,
-            "something else than an entry of ours is kept under its key; nothing was changed. "
+            "the key of an entry holds a value that taskguard did not write; nothing was changed. "
             f"Give taskguard a namespace of its own, or remove the foreign keys below {namespace!r} ({text})",
         ) from error
     raise StoreError(store, text) from error
@@ -74,6 +74,6 @@ def is_passing(error: redis.exceptions.RedisError) -> bool:
 
 
 def _said(error: redis.exceptions.RedisError) -> str:
-    """What the server said, its code first; redis-py leaves out the codes that it has a class of its own for."""
-    # By its place and not by its name alone: a key can be called anything, and some errors quote it.
+    """The server's message, its code first; redis-py drops the codes for which it has a class."""
+    # Match the code at its position, not anywhere: some errors quote a key, which can have any name.
     return re.sub(_WRAPPED, "", str(error), count=1) if str(error).startswith("Error running script") else str(error)

@@ -1,6 +1,6 @@
-"""How we speak to Redis: a connection of redis-py, and our own way of packing.
+"""The connection to Redis: redis-py connects and parses replies, we pool and pack.
 
-The driver is asked for connections and for reading replies. Its pool and its packing cost more than a request does.
+The driver's own pool and packing cost more than a request does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Script:
 
 
 class Wire:
-    """Scripts and commands, each one exchange. Errors call the store *name*; its keys begin with *namespace*."""
+    """Scripts and commands, each in one exchange. *name* is the store's name in errors, *namespace* its key prefix."""
 
     def __init__(self, connections: Connections, name: str, namespace: str) -> None:
         self._connections = connections
@@ -45,7 +45,7 @@ class Wire:
         self._has_answered = False
         """A server that answered once has a name: if it does not resolve any more, that will pass."""
         self.can_be_silent = False
-        """Whether the server is known to be silent when it is told to be; see `learn_silence`."""
+        """Whether the server is known to support CLIENT REPLY SKIP; see `learn_silence`."""
 
     def close(self) -> None:
         for connections in (self._connections, *list(self._renewing.values())):
@@ -60,18 +60,18 @@ class Wire:
         aside: bool = False,
         meanwhile: Callable[[], None] | None = None,
     ) -> Any:
-        """Run the script. *aside*: over connections that no body keeps busy, as whoever renews leases does."""
+        """Run the script. *aside*: over the renewal's connections, which no body keeps busy."""
         over = self._for_renewal() if aside else self._connections
         try:
             return self._execute(over, b"EVALSHA", script.sha, len(keys), *keys, *args, meanwhile=meanwhile)
         except redis.exceptions.NoScriptError:
-            # The server was restarted, promoted, or told to forget its scripts: EVAL teaches it again.
+            # The server was restarted or promoted, or its scripts were flushed: EVAL loads the script again.
             return self._execute(over, b"EVAL", script.source, len(keys), *keys, *args)
 
     def call_many(
         self, script: Script, calls: Sequence[tuple[Sequence[Any], Sequence[Any]]], *, aside: bool = False
     ) -> list[Any]:
-        """Every call in one round trip."""
+        """Run the script for all calls in one round trip."""
         if not calls:
             return []
         over = self._for_renewal() if aside else self._connections
@@ -82,7 +82,7 @@ class Wire:
         ]
 
     def execute(self, *command: Any) -> Any:
-        """One command of the server's own."""
+        """Run one command of the server."""
         return self._execute(self._connections, *command)
 
     def _execute(self, over: Connections, *command: Any, meanwhile: Callable[[], None] | None = None) -> Any:
@@ -94,7 +94,7 @@ class Wire:
     def _exchange(
         self, over: Connections, commands: bytes, expected: int, meanwhile: Callable[[], None] | None = None
     ) -> list[Any]:
-        """Send what is packed, and read as many replies; *meanwhile*, which is the server's time, do that."""
+        """Send the packed commands, call *meanwhile* while the server works, and read the *expected* replies."""
         try:
             source = over.source()
             if source.turns is None:
@@ -113,9 +113,10 @@ class Wire:
             explain(error, self._name, self._namespace, has_answered=self._has_answered)
 
     def learn_silence(self) -> None:
-        """Find out whether the server can be told not to answer. A user may lack the right, and a proxy the command.
+        """Find out whether the server can skip a reply. A user may lack the permission, and a proxy the command.
 
-        Their refusal is an answer too, and would be read by whoever uses the connection next: so it is tried first.
+        Their refusal is a reply too, which the next user of the connection would read: so this tries it first, on a
+        connection of its own.
         """
         connection = self._connections.make()
         try:
@@ -131,10 +132,10 @@ class Wire:
         finally:
             connection.disconnect()
 
-    def tell(self, script: Script, keys: Sequence[Any], args: Sequence[Any]) -> None:
-        """Have the script run; if the server can be told to be silent, wait for no answer.
+    def run_unanswered(self, script: Script, keys: Sequence[Any], args: Sequence[Any]) -> None:
+        """Run the script; if the server can skip its reply, do not wait for one.
 
-        With its source, since nobody hears that the server does not know it. The connection stays clean.
+        Sends the source, since nobody would read the error for an unknown script. The connection stays clean.
         """
         command = (b"EVAL", script.source, len(keys), *keys, *args)
         if not self.can_be_silent:
@@ -144,8 +145,8 @@ class Wire:
         self._exchange(self._connections, silently, 0)
 
     def _for_renewal(self) -> Connections:
-        # Renewal comes from a thread of its own and never waits for a connection that a body keeps busy. Under gevent
-        # a socket belongs to the hub of the thread that made it, so there each thread has its own.
+        # Renewal runs in a thread of its own and must never wait for a connection that a body keeps busy. Under gevent
+        # a socket belongs to the hub of the thread that created it, so there each thread has its own.
         if not native.patched():
             if 0 not in self._renewing:
                 self._renewing[0] = Connections(self._connections.pool)
@@ -153,27 +154,27 @@ class Wire:
         mine: Connections | None = getattr(self._thread, "renewing", None)
         if mine is None:
             thread = native.get_ident()
-            # A thread that has ended closes nothing, and its number is given to another.
+            # A thread that has ended closes nothing, and its number is reused.
             ended = self._renewing.keys() - sys._current_frames().keys() | {thread}
             for connections in [self._renewing.pop(number, None) for number in ended]:
                 if connections is not None:
                     connections.abandon()
             mine = self._thread.renewing = self._renewing[thread] = Connections(self._connections.pool)
-            # They wait in the hub of this thread, which ends with it.
+            # They wait in this thread's hub, which ends with the thread.
             native.at_thread_end(lambda: self._renewing.pop(thread, mine).close())
         return mine
 
 
 class Connections(Forked):
-    """Connections of our own, made as the pool makes them, but not counted among its own.
+    """Connections of our own, made with the pool's settings but outside of the pool.
 
-    A list is all the pool that is needed: the driver's own costs more than a request. `list.pop` and `append` are
-    atomic, so threads share it without a lock. And what an exception takes away between the two is closed by Python:
-    the driver's pool would count it as in use for ever.
+    A list is enough of a pool: the driver's own costs more than a request. `list.pop` and `append` are atomic, so
+    threads share it without a lock. If an exception loses a connection between the two, Python closes it: the driver's
+    pool would count it as in use for ever.
     """
 
     turns: Turns | None = None
-    """How many may be used at once, if there is a limit."""
+    """The limit of connections in use at once, if there is one."""
 
     def __init__(self, pool: redis.ConnectionPool) -> None:
         self.pool = pool
@@ -181,23 +182,25 @@ class Connections(Forked):
         watch_forks(self)
 
     def source(self) -> Connections:
-        """Those that the next verb uses."""
+        """The connections for the next verb."""
         return self
 
     def wait_for(self, turn: Any) -> None:
-        """Until one more connection may be used by the holder of *turn*, which has locked it."""
+        """Wait until the caller, which has locked *turn*, may use one more connection."""
         if self.turns is not None:
             timeout = self.pool.connection_kwargs.get("socket_timeout") or TIMEOUT
             if not self.turns.wait(turn, time.monotonic() + timeout):
-                raise redis.exceptions.ConnectionError("all connections are in use: give the client max_connections=")
+                raise redis.exceptions.ConnectionError(
+                    "all connections are in use; create the client with a higher max_connections="
+                )
 
     def make(self) -> Any:
         given = self.pool.connection_kwargs.items()
         kwargs = {name: value for name, value in given if not name.startswith(_LEFT_OUT)} | _PLAIN
         for name in ("socket_timeout", "socket_connect_timeout"):
             if kwargs.get(name) is None:
-                kwargs[name] = TIMEOUT  # a server that says nothing must not stop the renewal of all leases
-        # A blind retry of the driver would hide a lost reply from us; the guard asks again knowingly.
+                kwargs[name] = TIMEOUT  # a server that does not answer must not stop the renewal of all leases
+        # A blind retry of the driver would hide a lost reply from us; the guard retries knowingly.
         kwargs["retry"] = Retry(NoBackoff(), 0)
         return self.pool.connection_class(**kwargs)
 
@@ -217,7 +220,7 @@ class Connections(Forked):
         self._idle.append(connection)
 
     def drop(self, connection: Any) -> None:
-        """Not to be used again."""
+        """Close the connection instead of reusing it."""
         connection.disconnect()
 
     def after_fork(self) -> None:
@@ -228,7 +231,7 @@ class Connections(Forked):
             self._idle.pop().disconnect()
 
     def abandon(self) -> None:
-        """Close those of a thread that has ended, without its hub."""
+        """Close the connections of an ended thread, without its hub."""
         while self._idle:
             connection = self._idle.pop()
             socket, connection._sock = connection._sock, None
@@ -237,10 +240,10 @@ class Connections(Forked):
 
 
 class Lent(Connections):
-    """What is used beside a client that somebody else made: connections of our own, as many as that one may have.
+    """For a client that the caller made: connections of our own, up to the limit of the client's pool.
 
-    Not those of its pool, which counts what a signal's exception takes away as in use for ever. With *shares* they are
-    taken from there until anything is raised: for a process of one job, which is not to open a second one.
+    They are not from its pool, which counts a connection lost to a signal's exception as in use for ever. With *shares*
+    they come from the pool until anything is raised: a process for one job then need not open a second connection.
     """
 
     def __init__(self, pool: redis.ConnectionPool, *, shares: bool = False) -> None:
@@ -250,7 +253,7 @@ class Lent(Connections):
 
     def _begin(self) -> None:
         self.turns = Turns(self.pool.max_connections)
-        # Taken out by a verb, and put back only after its success: a pool can lose one connection by us, and no more.
+        # A verb takes it out, and returns it only after success: so we can cost the pool at most one connection.
         self._shared: list[Connections] = [_Pooled(self)] if self._shares else []
 
     def source(self) -> Connections:
@@ -264,7 +267,7 @@ class Lent(Connections):
 
     def after_fork(self) -> None:
         super().after_fork()
-        self._begin()  # turns of threads that are not here would never be over
+        self._begin()  # turns of threads that do not exist in the child would never end
 
 
 class _Pooled(Connections):
@@ -274,7 +277,7 @@ class _Pooled(Connections):
         self._lent, self.pool = weakref.proxy(lent), lent.pool
 
     def take(self) -> Any:
-        # Before redis-py 6 the name of the command had to be given; since then giving it is deprecated.
+        # Before redis-py 6 the command's name was required; since then it is deprecated.
         return self.pool.get_connection() if _NAMELESS else self.pool.get_connection("EVALSHA")
 
     def give_back(self, connection: Any) -> None:
@@ -286,7 +289,7 @@ class _Pooled(Connections):
         self.pool.release(connection)
 
 
-# A work horse makes a connection for each job: it says no more than it must, which is a tenth of what the driver says.
+# A work horse connects once per job: it sends no more than it must, a tenth of what the driver sends.
 _LEFT_OUT = ("driver_info", "lib_", "maint", "orig_", "protocol")
 _PLAIN = {"protocol": 2} | (
     {"driver_info": None} if hasattr(redis, "DriverInfo") else dict.fromkeys(("lib_name", "lib_version"))
@@ -294,14 +297,14 @@ _PLAIN = {"protocol": 2} | (
 
 _NAMELESS = int(redis.__version__.split(".")[0]) >= 6
 
-# Not gevent's: theirs wait in the hub, and the driver knows how.
+# Not gevent's: gevent's sockets wait in the hub, and the driver handles them.
 _Socket, _poll, _READABLE = native.original("socket", "socket"), native.original("select", "poll"), select.POLLIN
 
 
 def _is_over(connection: Any) -> bool:
-    """Whether the server hung up, or says what nobody asked for, since the last request. Asks nobody."""
+    """Whether the server closed the connection or sent unexpected data since the last request. Sends nothing."""
     socket = connection._sock
-    if type(socket) is _Socket:  # what the driver does costs as much as half a request
+    if type(socket) is _Socket:  # the driver's check costs as much as half a request
         look = _poll()
         look.register(socket.fileno(), _READABLE)
         return bool(look.poll(0))
@@ -314,7 +317,7 @@ def _is_over(connection: Any) -> bool:
 def _replies(
     over: Connections, commands: bytes, expected: int, meanwhile: Callable[[], None] | None = None
 ) -> list[Any]:
-    """What the server answers, errors of commands too. The connection goes back once all of it is read."""
+    """The server's replies, including errors of commands. Returns the connection once all replies are read."""
     connection, replies, is_sound = over.take(), [], True
     try:
         connection.send_packed_command([commands], check_health=False)
@@ -323,24 +326,24 @@ def _replies(
         for _ in range(expected):
             try:
                 replies.append(connection.read_response(disable_decoding=True))
-            except redis.exceptions.ResponseError as error:  # a reply like any other: the rest is to be read
+            except redis.exceptions.ResponseError as error:  # a reply like any other: read the rest too
                 replies.append(error)
                 is_sound = is_sound and not is_passing(error)
     except BaseException:
-        # Also a signal's: a reply that is still on its way must not be read by the next caller. It is not given back
-        # at all: a second signal may come before it is disconnected.
+        # A signal's exception too: the next caller must not read a reply that is still on its way. The connection is
+        # never returned: a second signal may arrive before it is disconnected.
         over.drop(connection)
         raise
     if is_sound:
         over.give_back(connection)
     else:
-        # One that says "read only" may come from a server that is not the primary any more: the next verb looks anew.
+        # "Read only" may come from a server that is no longer the primary: the next verb connects again.
         over.drop(connection)
     return replies
 
 
 def packed(command: Sequence[Any]) -> bytes:
-    """The command as it goes over the wire, at a third of the driver's price."""
+    """The command in wire format, at a third of the driver's cost."""
     words = [b"*%d\r\n" % len(command)]
     for word in command:
         text = word if type(word) is bytes else str(word).encode()

@@ -1,6 +1,6 @@
 """Entries in one SQLite file: many processes on one host, no server. Not for a network file system.
 
-Every verb loads what is known of its key, applies the rules and saves the step, in one write transaction.
+Every verb loads the state of its key, applies the rules and saves the step, in one write transaction.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from taskguard.stores.sqlite_file import File
 Answer = TypeVar("Answer")
 
 PURGE_EVERY = 64
-"""Claims between two looks for what is over."""
+"""Claims between two purges."""
 PURGE_AT_MOST = 500
-"""Rows removed in one look, so that no verb waits long behind it."""
+"""The most rows removed in one purge, so that no verb waits long for it."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS taskguard_entry (
@@ -49,7 +49,7 @@ CREATE INDEX IF NOT EXISTS taskguard_entry_gone ON taskguard_entry (gone_at);
 CREATE INDEX IF NOT EXISTS taskguard_receipt_gone ON taskguard_receipt (until);
 """
 _ADDED = {"taskguard_entry": {"label": "TEXT NOT NULL DEFAULT ''", "whereabouts": "TEXT NOT NULL DEFAULT ''"}}
-"""Columns that a file of an older version lacks. An older version that uses the same file takes no notice of them."""
+"""Columns that a file of an older version lacks. An older version that uses the same file ignores them."""
 _ENTRY = (
     "state, owner, attempt, token, since, until, keep, starts, took_over, payload, "
     "copy, copies, copy_until, held_until, requeued_by, deaths, how, outcome, label, whereabouts"
@@ -64,29 +64,29 @@ _PUT_RECEIPT = f"INSERT OR REPLACE INTO taskguard_receipt (namespace, key, {_REC
 
 
 def from_url(url: str, *, namespace: str) -> SQLiteStore:
-    """`sqlite:///relative.db` or `sqlite:////absolute.db`, with `?timeout=seconds` at will."""
+    """`sqlite:///relative.db` or `sqlite:////absolute.db`, optionally with `?timeout=seconds`."""
     parts = urlsplit(url)
     options = parse_qs(parts.query, keep_blank_values=True)
     path = unquote(parts.path).removeprefix("/")
     if parts.netloc or not path or path == ":memory:":
         raise ConfigurationError(
-            f"{safe_url(url)} names no file; write sqlite:///relative.db or sqlite:////absolute.db, "
+            f"{safe_url(url)} does not name a file; write sqlite:///relative.db or sqlite:////absolute.db, "
             "or memory:// to keep nothing"
         )
     unknown = sorted(set(options) - {"timeout"})
     if unknown:
-        raise ConfigurationError(f"sqlite:// has no option {unknown[0]!r}; it has: timeout")
+        raise ConfigurationError(f"sqlite:// has no option {unknown[0]!r}; the only option is timeout")
     try:
         timeout = float(options.get("timeout", ["5"])[-1])
     except ValueError:
         timeout = 0.0
     if not 0 < timeout < 3600:
-        raise ConfigurationError("sqlite://…?timeout= takes a number of seconds, more than 0 and less than an hour")
+        raise ConfigurationError("sqlite://…?timeout= must be a number of seconds above 0 and below 3600")
     return SQLiteStore(path, namespace=namespace, timeout=timeout)
 
 
 class SQLiteStore:
-    """A file that every process of this host can open. Survives a power cut: each verb is synced to disk."""
+    """A file that every process of this host can open. It survives a power cut: each verb is synced to disk."""
 
     guarantees = Guarantees(
         survives_restart="yes",
@@ -122,15 +122,15 @@ class SQLiteStore:
     def claim(self, claim: Claim, /) -> Lease | Held | Completed:
         def answer(db: sqlite3.Connection, now: int) -> Step[Lease | Held | Completed]:
             own = self._receipt(db, claim.key, claim.owner, now)
-            twin = self._receipt(db, claim.key, claim.join, now) if claim.join else None
-            return self._rules.claim(claim, self._entry(db, claim.key, now), own, twin, now)
+            joined = self._receipt(db, claim.key, claim.join, now) if claim.join else None
+            return self._rules.claim(claim, self._entry(db, claim.key, now), own, joined, now)
 
         def step(db: sqlite3.Connection, now: int) -> Lease | Held | Completed:
             self._purge_at_times(db, now)
             return self._save(db, claim.key, answer(db, now))
 
-        # Whoever waits for a key asks again and again, and is mostly told what it was told before: that takes no write
-        # lock, so that a holder which must renew is not kept waiting by them.
+        # A job that waits for a key claims again and again, and mostly gets the same answer. That takes no write lock,
+        # so it does not delay a holder which must renew.
         seen_now = self._transaction(answer, begin="BEGIN")
         if seen_now.entry is None and seen_now.receipt is None:
             return seen_now.answer
@@ -261,7 +261,7 @@ class SQLiteStore:
         return self._file.transaction(lambda db: step(db, self._clock()), begin=begin)
 
     def _log(self, step: Callable[[sqlite3.Connection, int], None]) -> None:
-        """A transaction that need not survive a power cut: its writers do not wait for the disk, nor do others."""
+        """A transaction that need not survive a power cut: neither its writer nor others wait for the disk."""
         self._file.transaction(lambda db: step(db, self._clock()), synchronous="NORMAL")
 
 

@@ -1,7 +1,7 @@
-"""How a SQLite file is opened and used: by threads, by signal handlers, around forks, and when it is replaced or away.
+"""How a SQLite file is opened and used: by threads, by signal handlers, around forks, and when it is replaced or gone.
 
-A verb has a connection of its own, which goes back to a list once the verb has succeeded. One that anything was raised
-through is closed: so nothing that an exception cuts short, at whatever instruction, is left behind.
+A verb has a connection of its own, which returns to a list once the verb has succeeded. If anything is raised, the
+connection is closed: so an exception, at whatever instruction, leaves nothing half done.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ from taskguard.runtime.forks import Forked, watch_forks
 Answer = TypeVar("Answer")
 
 LONGEST_FORK = 10.0
-"""The most seconds that a fork waits for threads that are within a verb, and verbs for a fork to be over."""
+"""The most seconds that a fork waits for threads inside a verb, and that verbs wait for a fork."""
 LOOK_AGAIN = 0.001
-"""Seconds between two looks whether they are."""
+"""Seconds between two checks."""
 
 _NEVER = {errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
-"""What the system says of a path that will not be better another time."""
+"""Errors of a path that a retry cannot fix."""
 
 
 class File(Forked):
-    """Every connection of this process to the file at *path*. Errors call the store *name*."""
+    """Every connection of this process to the file at *path*. *name* is the store's name in errors."""
 
     def __init__(
         self, path: str, *, name: str, timeout: float, schema: str, added: Mapping[str, Mapping[str, str]]
     ) -> None:
         if "\0" in path:
-            raise ConfigurationError(f"the path of a SQLite file must have no NUL character, as {path!r} has")
+            raise ConfigurationError(f"the path of a SQLite file must not contain a NUL character, as {path!r} does")
         self._path = path
         self._name = name
         self._timeout = timeout
         self._schema = schema
         self._made = _names(schema)
         self._added = added
-        """By table: columns, with their kind, that it did not have in an older version."""
+        """By table: columns, with their types, that an older version did not have."""
         self._start()
         watch_forks(self)
 
     def _start(self) -> None:
         self._idle: dict[str, list[_Use]] = {"FULL": [], "NORMAL": []}
-        # SQLite's own waiting is not fair. A signal handler may come in the middle of a turn of its own thread.
+        # SQLite's own waiting is not fair. Reentrant: a signal handler may run in the middle of its own thread's turn.
         self._turn = native.allocate_rlock()
         self._forking_until, self._forking_thread = 0.0, 0
 
     def use(
         self, work: Callable[[sqlite3.Connection], Answer], *, writes: bool = False, synchronous: str = "FULL"
     ) -> Answer:
-        """What *work* answers. It may be called again from its start: nothing of the first time was committed then."""
+        """Return what *work* returns. *work* may be called again; then nothing of the first call was committed."""
         try:
             return self._answer(work, writes, synchronous)
         except sqlite3.Error as error:
@@ -67,7 +67,7 @@ class File(Forked):
             raise kind(self._name, _explained(error, self._path)) from error
         except OSError as error:
             if error.errno in _NEVER:
-                text = f"{error.strerror}: no file can be at {self._path}; name another"
+                text = f"{error.strerror}: {self._path} cannot be a file; name another path"
                 raise StoreError(self._name, text) from error
             text = f"{error.strerror}: {_WHAT_IT_MUST_BE.format(self._path)}"
             raise StoreUnavailableError(self._name, text) from error
@@ -76,7 +76,7 @@ class File(Forked):
         while True:
             self._wait_for_fork()
             give_up = time.monotonic() + self._timeout
-            # Locks are taken by `with` alone, whose two ends are C code: no exception comes between.
+            # Locks are taken only by `with`, whose two ends are C code: no exception can come in between.
             with self._turn if writes else native.allocate_lock():
                 if time.monotonic() > give_up:
                     raise StoreUnavailableError(self._name, "other threads of this process kept the file busy")
@@ -96,8 +96,8 @@ class File(Forked):
                         use.close()
                         raise
                     if self._forking_until:
-                        use.close()  # a signal handler asked in the middle of a fork: the child must not inherit it
-            self._idle[synchronous].append(use)  # not before `lasts` is over: a handler may take it at once
+                        use.close()  # a signal handler used it in the middle of a fork: the child must not inherit it
+            self._idle[synchronous].append(use)  # not before `lasts` ends: a handler may take it at once
             return answer
 
     def transaction(
@@ -107,15 +107,15 @@ class File(Forked):
         begin: str = "BEGIN IMMEDIATE",
         synchronous: str = "FULL",
     ) -> Answer:
-        """What *step* answers, once all that it did is committed."""
+        """Return what *step* returns, after committing all that it did."""
 
         def whole(db: sqlite3.Connection) -> Answer:
-            # The block is left by C code: whatever is raised, at any instruction, is followed by a ROLLBACK.
+            # C code leaves the block: whatever is raised, at any instruction, a ROLLBACK follows.
             with db:
-                # IMMEDIATE: the write lock is taken before anything is read, so nobody can slip in between.
+                # IMMEDIATE takes the write lock before anything is read, so nobody can write in between.
                 db.execute(begin)
                 answer = step(db)
-                # Not left to the block, which would not notice that the transaction was taken back.
+                # Not left to the block, which would not notice that the transaction was rolled back.
                 db.execute("COMMIT")
             return answer
 
@@ -127,7 +127,7 @@ class File(Forked):
     def close(self) -> None:
         for idle in self._idle.values():
             while idle:
-                with suppress(IndexError):  # somebody else was faster
+                with suppress(IndexError):  # another thread was faster
                     idle.pop().close()
         _close_lost()
 
@@ -144,9 +144,9 @@ class File(Forked):
         return use
 
     def _connected(self, use: _Use) -> sqlite3.Connection:
-        """The connection to the file that has our name now.
+        """The connection to the file that is at our path now.
 
-        A file that was deleted under an open connection would be written on by nobody but us while others start a new
+        If the file is deleted under an open connection, we would continue to write to it while others create a new
         one: two stores, two holders.
         """
         if use.file is not None and use.file == _identity(self._path):
@@ -164,17 +164,17 @@ class File(Forked):
         try:
             os.stat(os.path.dirname(self._path))
         except FileNotFoundError:
-            text = "the directory of the file does not exist: create it, or name another"
+            text = "the directory of the file does not exist: create it, or name another path"
             raise StoreError(self._name, text) from None
         connect = partial(sqlite3.connect, timeout=self._timeout, isolation_level=None, check_same_thread=False)
-        use.opened.extend(map(connect, [self._path]))  # one call into C: it is open, and known
+        use.opened.extend(map(connect, [self._path]))  # one call into C: it opens and records the connection
         self._prepare(use.opened[0], use.synchronous)
 
     def _prepare(self, connection: sqlite3.Connection, synchronous: str) -> None:
         give_up = time.monotonic() + self._timeout
         while True:
             try:
-                # To become a WAL file it must be nobody else's for a moment, and for that SQLite does not wait.
+                # The switch to WAL needs the file exclusively for a moment, and SQLite does not wait for that.
                 connection.execute("PRAGMA journal_mode=WAL")
                 break
             except sqlite3.OperationalError as error:
@@ -182,7 +182,7 @@ class File(Forked):
                     raise
                 _sleep(0.005)
         connection.execute(f"PRAGMA synchronous={synchronous}")
-        # Looked for first: what is there already needs no turn among those who write.
+        # Check first: if everything exists, no write lock is needed.
         there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master").fetchall()}
         if not there.issuperset(self._made):
             connection.executescript(f"BEGIN IMMEDIATE;{self._schema}COMMIT;")
@@ -203,9 +203,9 @@ class File(Forked):
                     connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
 
     def _take_back(self) -> None:
-        """Roll back the transaction that this thread is in the middle of, if we are called by a signal handler there.
+        """If a signal handler calls us in the middle of this thread's own transaction, roll that transaction back.
 
-        We cannot wait for it, nor can it go on before us. It notices at its next statement, and begins again.
+        We cannot wait for it, and it cannot continue before we return. It notices at its next statement, and restarts.
         """
         thread = native.get_ident()
         for use in _alive():
@@ -215,13 +215,13 @@ class File(Forked):
     # -- forks ---------------------------------------------------------------------------------------------------
 
     def before_fork(self) -> None:
-        # A child that inherits an open file inherits SQLite's belief in locks that only its parent has. So all are
-        # closed, and no other thread opens one before the fork is over. (Not by a lock: a signal could lose it.)
+        # A child that inherits an open file would trust locks that only its parent holds. So we close all connections,
+        # and no other thread opens one before the fork is over. (Not by a lock: a signal could lose it.)
         give_up = time.monotonic() + min(2 * self._timeout, LONGEST_FORK)
         thread = native.get_ident()
         self._forking_until, self._forking_thread = give_up + LONGEST_FORK, thread
         ours = [use for use in _alive() if use.path == self._path]
-        # First what this very thread is in the middle of: if it is a signal handler that forks, that cannot go on.
+        # First this thread's own: if a signal handler forks, the interrupted verb cannot continue before the fork.
         for use in sorted(ours, key=lambda use: use.thread != thread):
             while use.thread != thread and use.lasts.locked() and time.monotonic() < give_up:
                 _sleep(LOOK_AGAIN)
@@ -255,12 +255,12 @@ class _Use:
         self.path = path
         self.synchronous = synchronous
         self.lasts = native.allocate_lock()
-        """Taken by the verb as long as it lasts. Nobody waits for it: others look whether it is taken."""
+        """Held by the verb while it runs. Nobody waits for it: others only check whether it is held."""
         self.thread = 0
         self.opened: list[sqlite3.Connection] = []
         """The connection, once it is open."""
         self.file: tuple[int, int] | None = None
-        """Which file that is, once it can be used."""
+        """The identity of the open file, once it can be used."""
         self.taken_back = False
 
     def is_in_transaction(self) -> bool:
@@ -272,7 +272,7 @@ class _Use:
     def take_back(self) -> None:
         self.taken_back = True
         for connection in self.opened:
-            connection.execute("PRAGMA query_only=ON")  # it must not write on without its transaction
+            connection.execute("PRAGMA query_only=ON")  # it must not continue to write without its transaction
             connection.rollback()
 
     def close(self) -> None:
@@ -281,8 +281,8 @@ class _Use:
 
 
 _uses: list[tuple[weakref.ref[_Use], list[sqlite3.Connection]]] = []
-"""Of all files: two stores of one file are in each other's way too. A connection is part of a cycle until it is closed,
-so one that was lost to an exception would stay open until the garbage collector comes by."""
+"""For all files: two stores may share one file. A connection is part of a reference cycle until it is closed, so one
+that was lost to an exception would stay open until the garbage collector runs."""
 
 
 def _alive() -> list[_Use]:
@@ -297,13 +297,13 @@ def _close_lost() -> None:
 
 
 def _close(opened: list[sqlite3.Connection]) -> None:
-    # Taken out and closed by one call into C. Of two threads only one may close it: Python 3.10 frees it twice.
+    # One call into C removes and closes it. Only one of two threads may close it: Python 3.10 would free it twice.
     with suppress(IndexError):
         while opened:
             list(map(sqlite3.Connection.close, map(list.pop, [opened])))
 
 
-# Not gevent's: a thread that renews leases has no hub, and a transaction is never left to another greenlet.
+# Not gevent's: the renewing thread has no hub, and a transaction must not yield to another greenlet.
 _sleep = native.original("time", "sleep")
 
 
@@ -321,11 +321,11 @@ def _identity(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-_WHAT_IT_MUST_BE = "{} must be a file that this user may read and write, in a directory where it may create"
+_WHAT_IT_MUST_BE = "{} must be a file that this user may read and write, in a directory where it may create files"
 
 
 def _passes(error: sqlite3.Error, path: str) -> bool:
-    """Whether it may go better another time: the file is busy, the disk is full or out of order."""
+    """Whether a retry may succeed: the file is busy, the disk is full or has failed."""
     text = str(error)
     if "unable to open" in text:
         return not os.path.isdir(path)
@@ -335,11 +335,16 @@ def _passes(error: sqlite3.Error, path: str) -> bool:
 def _explained(error: sqlite3.Error, path: str) -> str:
     text = str(error)
     if "locked" in text:
-        return f"{text}: other processes kept the file busy; ask again, or give ?timeout= more seconds"
+        return f"{text}: other processes kept the file busy; retry, or give ?timeout= more seconds"
     if "not a database" in text or "malformed" in text:
-        return f"{text}: {path} is damaged or not ours; nothing was changed. Move it away and a new one is made"
+        return (
+            f"{text}: {path} is damaged, or taskguard did not write it; nothing was changed. "
+            "Move it away, and taskguard creates a new one"
+        )
     if "unable to open" in text or "readonly" in text:
         return f"{text}: {_WHAT_IT_MUST_BE.format(path)}"
     if "no such column" in text or "no such table" in text:
-        return f"{text}: the tables in {path} are not as this version makes them. Move it away and a new one is made"
+        return (
+            f"{text}: the tables in {path} do not fit this version. Move the file away, and taskguard creates a new one"
+        )
     return text

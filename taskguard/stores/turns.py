@@ -1,4 +1,4 @@
-"""How many may do something at once, in such a way that no exception can take a turn away for ever."""
+"""A limit on concurrent use that never loses a turn to an exception."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import suppress
 from typing import Any
 
 LOOK_AGAIN = 0.002
-"""Seconds between two looks for a turn when all of them are taken."""
+"""Seconds between two checks when all turns are taken."""
 
 
 class Turns:
-    """At most *most* at once.
+    """At most *most* turns at once.
 
-    A turn is a lock of its own, which its holder takes by `with`: the two ends of that are C code, so that it is over
-    whatever is raised, and at whatever instruction. Here is only looked at which of them are taken.
+    A turn is a lock of its own, which its holder takes by `with`. Both ends of `with` are C code, so the turn ends
+    whatever is raised, at any instruction. This class only checks which locks are taken.
     """
 
     def __init__(self, most: int) -> None:
@@ -25,7 +25,7 @@ class Turns:
     def wait(self, turn: Any, deadline: float) -> bool:
         """Wait until there is room for *turn*, which the caller has locked; False if there is none by *deadline*.
 
-        First come, first served. Whoever is torn away while it waits has its lock open, and does not count.
+        First come, first served. If an exception ends the wait, the lock is open and the turn does not count.
         """
         mine = threading.get_ident(), turn
         self._taken.append(mine)

@@ -1,6 +1,6 @@
-"""Stands for a store that cannot be opened, as its driver is missing: every verb raises why.
+"""Stands in for a store whose driver is missing: every verb raises the reason.
 
-So a process that lacks the driver treats its calls and its jobs as with any other store that refuses.
+So a process that lacks the driver treats its calls and its jobs as with any other store that fails.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class UnusableStore:
 
 
 def check_usable(store: Store) -> Store:
-    """The store, for those who can do nothing without one; StoreError if it could not be opened."""
+    """Return the store; raise StoreError if it could not be opened."""
     if isinstance(store, UnusableStore):
         store.refuse()
     return store
 
 
 def open_for_queue(url: str, *, namespace: str) -> Store:
-    """`open_store`, but a missing driver is an error of each verb: who calls is told, and jobs wait."""
+    """`open_store`, but if the driver is missing, each verb raises: callers get the error, and jobs wait."""
     try:
         return open_store(url, namespace=namespace)
     except StoreError as error:

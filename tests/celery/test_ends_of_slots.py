@@ -125,6 +125,34 @@ def test_the_result_of_a_plain_task_stands_though_its_schedule_does_not_hear_of_
     assert (answer.info, answer.retval, sent(app)) == (None, 1, [])
 
 
+def test_a_retry_of_a_plain_task_that_comes_before_its_body_has_ended_is_not_a_copy_of_it():
+    """Celery sends it at once. A copy of the message before, which waits in case the run dies, has other arguments."""
+    app, ran = make_app(), []
+    install(app)
+
+    @app.task(name="pages", bind=True, shared=False, acks_late=True)
+    def pages(self: Any, page: int) -> None:
+        ran.append(page)
+        if page > 1:
+            return
+        deliver_slot(self, slot, 1)  # the broker delivers the message once more: that copy goes on
+        assert sent(app)
+        try:
+            self.retry(args=(2,), countdown=0)
+        finally:
+            [early] = sent(app)
+            deliver(self, slot.job_id, *early.payload[0], request={"retries": 1}, **ours_of(early))
+
+    task = app.tasks["pages"]
+    make_aware(task)
+    slot = publish(task)
+    assert deliver_slot(task, slot, 1).info.state == "RETRY"
+    [deferred] = sent(app)
+    deliver(task, slot.job_id, *deferred.payload[0], request={"retries": 1}, **ours_of(deferred))
+    assert ran == [1, 2]
+    assert end_of(task, slot) == ("done", "succeeded")
+
+
 # -- beside slots ------------------------------------------------------------------------------------------------------
 
 

@@ -102,3 +102,22 @@ def test_a_job_whose_time_is_over_while_it_is_put_back(before):
         deliver(task, "put back", 1, **ours_of(message))
     assert not task.app.ran
     assert_failed_for_good(task, "put back")
+
+
+def test_a_job_that_is_not_enforced_leaves_nothing_of_a_retry_that_never_left():
+    """Its worker died between the end of its lease and the message of its retry; the message before comes again."""
+    task = make_task(enforce=False)
+    guard = task.taskguard.guarding.guard
+    lease = guard.ask(guard.new_claim(task.taskguard.key(1), "job", task.taskguard.policy))[1]
+    assert guard.store.requeue(lease, 600.0, copy_for=300.0, copy="never left")
+    claim = guard.store.claim
+
+    def beside(asked: Any) -> Any:
+        answer = claim(asked)
+        if ":beside:" in asked.key:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return answer
+
+    guard.store.claim = beside
+    assert deliver(task, "job", 1).info.state == "FAILURE"
+    assert live(task.app) == []

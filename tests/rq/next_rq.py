@@ -6,7 +6,6 @@ that they are about. Only RQ's own code may set what `worker.execution` is.
 
 from __future__ import annotations
 
-import inspect
 import sys
 from contextvars import ContextVar
 from functools import partial
@@ -96,6 +95,5 @@ def _hand_executions_on() -> None:
     BaseWorker.cleanup_execution = _cleanup_execution
 
 
-assert "execution" not in inspect.signature(BaseWorker.perform_job).parameters, "this RQ is that one: delete this file"
 _replace_stack_of_jobs()
 _hand_executions_on()

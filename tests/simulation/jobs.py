@@ -13,10 +13,13 @@ from taskguard.schedule.note import Note, Overlap
 KEEP = 100_000.0
 """Nothing is forgotten within a history."""
 LEASE = 3.0
-WAIT_UP_TO = 15.0
+WAIT_UP_TO = 6.0
+AT_LEAST = 4.0
+AT_MOST = 8.0
 
 
 _AT_THE_CALL = {"skip": ("skip", "run_once_more"), "wait": ("wait", "skip"), "raise": ("raise", "skip")}
+_HOLDS = ("until_done", "until_done", "until_done", "running", "one_queued_one_running", "queued")
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,9 @@ class Job:
     is_guarded: bool
     awaited: bool
     retries: bool
-    """Its queue runs it again after a time limit."""
+    """Its queue runs it again after a time limit, or after its process was killed."""
+    is_eager: bool = False
+    """Its caller runs it, and waits for it: nothing can be deferred, and nothing comes again."""
 
     def layers(self, envelope: Envelope) -> tuple[Layer, ...]:
         layers: tuple[Layer, ...] = ()
@@ -46,16 +51,38 @@ class Job:
         return job_queue_entry(self.policy, envelope) if self.is_guarded and self.slot is None else ""
 
 
+@dataclass(frozen=True)
+class Mix:
+    """How often something is chosen in this history. Each history leans another way: what is rare in one is common in
+    another, and two rare things meet in some."""
+
+    own_keys: float
+    reused: float
+    other_keys: float
+    awaited: float
+    kinds: tuple[str, ...]
+    conflicts: tuple[str, ...]
+    holds: tuple[str, ...]
+
+
 def some_jobs(by: random.Random) -> list[Job]:
+    mix = Mix(
+        by.choice((0.0, 0.3, 0.9)),
+        by.choice((0.0, 0.2, 0.8)),
+        by.choice((0.0, 0.25)),
+        by.choice((0.6, 0.6, 1.0)),
+        by.choice((("key", "key", "key", "key", "slot", "slot and key"), ("key",), ("slot", "slot and key"))),
+        by.choice((("skip", "skip", "wait", "raise"), ("skip",), ("wait",))),
+        by.choice((_HOLDS, _HOLDS, ("running",))),
+    )
     # One function for each key, and its slots: who shares a key shares what was decided about it.
-    policies = {key: _policy(by) for key in ("K", "L")}
+    policies = {key: _policy(by, mix) for key in ("K", "L")}
     overlap = by.choice(("skip", "buffer_all", "allow_all"))
-    return [_job(by, f"j{number}", policies, overlap) for number in range(by.randint(3, 6))]
+    return [_job(by, f"j{number}", policies, overlap, mix) for number in range(by.randint(3, 6))]
 
 
-def _policy(by: random.Random) -> Policy:
-    run = by.choice(("skip", "skip", "wait", "raise"))
-    hold = by.choice(("until_done", "until_done", "until_done", "running", "one_queued_one_running", "queued"))
+def _policy(by: random.Random, mix: Mix) -> Policy:
+    run, hold = by.choice(mix.conflicts), by.choice(mix.holds)
     if hold == "queued":
         run = "skip"
     enqueue = by.choice(_AT_THE_CALL[run])
@@ -69,19 +96,21 @@ def _policy(by: random.Random) -> Policy:
         on_conflict={"enqueue": enqueue, "run": run},
         max_starts=10,
         enforce=by.random() > 0.1,
-        on_done="reuse_success" if hold != "queued" and by.random() < 0.2 else "rerun",
+        on_done="reuse_success" if hold != "queued" and by.random() < mix.reused else "rerun",
+        hold_at_least=AT_LEAST if by.random() < 0.15 else None,
+        hold_at_most=AT_MOST if by.random() < 0.15 else None,
         **more,
     )
 
 
-def _job(by: random.Random, owner: str, policies: dict[str, Policy], overlap: Overlap) -> Job:
-    kind = by.choice(("key", "key", "key", "key", "slot", "slot and key"))
+def _job(by: random.Random, owner: str, policies: dict[str, Policy], overlap: Overlap, mix: Mix) -> Job:
+    kind = by.choice(mix.kinds)
     note = None
     if kind != "key":
         run_key = f"schedule:e:run:{owner}" if overlap == "allow_all" else "schedule:e:run"
         note = Note("e", 1e9 + int(owner[1:]), f"slot:{owner}", run_key, KEEP, overlap)
-    has_own_key = kind == "key" and by.random() < 0.35
-    key = by.choice(("K", "K", "K", "L"))
+    has_own_key = kind == "key" and by.random() < mix.own_keys
+    key = "L" if by.random() < mix.other_keys else "K"
     envelope = Envelope(
         id=owner,
         key=f"idempotency:{key}" if has_own_key else key,
@@ -89,4 +118,6 @@ def _job(by: random.Random, owner: str, policies: dict[str, Policy], overlap: Ov
         idempotency_key=key if has_own_key else "",
         slot=note.as_dict() if note is not None else None,
     )
-    return Job(owner, policies[key], envelope, note, kind != "slot", by.random() < 0.6, by.random() < 0.3)
+    is_eager = kind == "key" and by.random() < 0.1
+    retries = by.random() < 0.3 and not is_eager
+    return Job(owner, policies[key], envelope, note, kind != "slot", by.random() < mix.awaited, retries, is_eager)

@@ -1,8 +1,9 @@
 """A broker, workers and callers, a store, time, and what goes wrong. A seed is a whole history.
 
 One process, no sleep, no thread: every effect of a machine is one step, and between two steps anything may happen: a
-worker is killed or stopped, its message is delivered twice or lost, a reply of the store is lost, the store is away, a
-time limit hits, a caller dies, a resource refuses a token.
+worker is killed or stopped, a child is killed and its parent settles, a message is delivered twice or lost, a reply of
+the store is lost, the store is away, a time limit hits, a caller dies, a resource refuses a token. `judge.py` says what
+must not come of it.
 """
 
 from __future__ import annotations
@@ -10,36 +11,39 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from taskguard.engine import effects as fx
+from taskguard.engine.drive import carry_out
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Facts, Terms
 from taskguard.engine.leaving import COPY_RUNS, COPY_WAITS
+from taskguard.engine.parent import Gone
 from taskguard.engine.publisher import Answer, Call, Publish
 from taskguard.engine.worker import Delivery
-from taskguard.errors import PayloadMismatchError, StoreUnavailableError, WaitTimeoutError
+from taskguard.errors import StoreUnavailableError
+from taskguard.guard import Guard
 from taskguard.protocol.rules import MICROS, Rules
-from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Held, Lease
+from taskguard.protocol.store import Claim, Completed, Ending, Entry, Held, Lease
 from taskguard.stores.memory import MemoryStore
-from tests.simulation.jobs import KEEP, LEASE, WAIT_UP_TO, Job, some_jobs
-
-Style = Literal["celery", "rq"]
-"""How a queue waits: by deferring the message, which has a name then; or here, knowing what becomes of queued jobs."""
+from tests.simulation.jobs import KEEP, LEASE, Job, some_jobs
+from tests.simulation.judge import FAULTS, Judge, Style, Violation, short
 
 START = 1e9
 QUEUED_FOR = 400.0
 REPUBLISH_AFTER = 20.0
-FAULTS = 14
 STEPS = 4000
-LONGEST_ROUND = 30.0
-"""Seconds from one delivery of a job to the next, its worker asleep and its store away included."""
-MOST_REFUSALS = FAULTS + 1
 COPIES = (COPY_RUNS, COPY_WAITS)
+KINDS = ("kill", "kill", "child", "twice", "lose", "away", "sleep", "redeliver", "time limit", "refuse")
 
 
-class Violation(AssertionError):  # noqa: N818 - of what must never happen
-    """What must not happen has happened."""
+@dataclass(frozen=True)
+class Code:
+    """What runs in a history: the shipped code, or a mutant of it."""
+
+    rules: Rules = field(default_factory=Rules)
+    delivery: type[Delivery] = Delivery
+    call: type[Call] = Call
 
 
 class TimeLimit(Exception):  # noqa: N818 - raised by a signal
@@ -53,6 +57,8 @@ class Message:
     ready: float
     floor: int = 0
     """The token that the resource had seen when it refused this job, whatever the envelope says."""
+    after_outage: bool = False
+    """It was deferred because the store was away, whatever the envelope says."""
 
 
 @dataclass
@@ -68,7 +74,13 @@ class Worker:
     delivery: Delivery | None = None
     effect: Any = None
     leases: dict[int, Lease] = field(default_factory=dict)
+    since: dict[int, float] = field(default_factory=dict)
+    """When each lease was asked for."""
     in_body: bool = False
+    floor: int = 0
+    """The token that the resource has refused it with."""
+    has_retried: bool = False
+    """The message of a retry has left, and the body has not ended yet."""
     sleeps_until: float = 0.0
 
     @property
@@ -76,41 +88,33 @@ class Worker:
         return self.message is not None
 
     def clear(self) -> None:
-        self.message, self.delivery, self.effect, self.leases, self.in_body = None, None, None, {}, False
+        self.message, self.delivery, self.effect, self.leases, self.since = None, None, None, {}, {}
+        self.in_body, self.has_retried, self.floor = False, False, 0
 
 
 class World:
-    def __init__(
-        self, seed: int, style: Style, rules: Rules | None = None, delivery: type[Delivery] = Delivery
-    ) -> None:
+    def __init__(self, seed: int, style: Style, code: Code | None = None) -> None:
         self.by = random.Random(f"{style}{seed}")
         self.style = style
         self.now = START
         self.story: list[str] = []
-        self.store = MemoryStore(clock=lambda: round(self.now * MICROS), rules=rules or Rules())
-        self.machine = delivery
+        self.code = code or Code()
+        self.store = MemoryStore(clock=lambda: round(self.now * MICROS), rules=self.code.rules)
+        self.guard = Guard(self.store, listeners=(), history=False)
         self.jobs = {job.owner: job for job in some_jobs(self.by)}
+        self.judge = Judge(self.jobs, style)
         self.to_call = list(self.jobs.values())
         self.callers: list[Caller] = []
         self.broker: list[Message] = []
         self.workers = [Worker() for _ in range(self.by.choice((2, 3)))]
         self.faults = FAULTS
+        share = self.by.choice((0.3, 0.7, 1.0))
+        self.kinds = [kind for kind in KINDS if self.by.random() < share]
+        """What goes wrong in this history: with fewer kinds there is more of each."""
+        self.pace = self.by.choice((0.1, 0.35))
+        """How soon bodies end."""
         self.is_away = False
         self.attempts = 0
-        self.ends: dict[str, str] = {}
-        self.outcomes: dict[str, bytes | None] = {}
-        self.bodies: Counter[str] = Counter()
-        self.lost: set[str] = set()
-        """Jobs of which a message was lost …"""
-        self.orphans: set[str] = set()
-        """… and those whose caller died."""
-        self.answered_with: dict[str, str] = {}
-        """The calls that got another job's handle, and whose."""
-        self.untold: set[str] = set()
-        """Jobs whose end could not be told to the store."""
-        self.met: dict[str, float] = {}
-        """When a job first met another one."""
-        self.refused: Counter[str] = Counter()
         self.marks: Counter[str] = Counter()
         """The highest token that the resource behind a key has seen."""
 
@@ -122,7 +126,8 @@ class World:
             self.now += self.by.choice((0.01, 0.05, 0.3, 1.0))
             self._renew()
             if not (self.to_call or self.callers or self.broker or any(worker.busy for worker in self.workers)):
-                self._check_the_end()
+                self.now += LEASE + 1.0
+                self.judge.is_over(list(self.store.scan()))
                 return
         stuck = [
             (worker.message.owner, worker.delivery.phase)
@@ -144,7 +149,7 @@ class World:
         if not awake:
             return
         worker = self.by.choice(awake)
-        if (worker.busy or self._take(worker)) and self.by.random() < (0.35 if worker.in_body else 1.0):
+        if (worker.busy or self._take(worker)) and self.by.random() < (self.pace if worker.in_body else 1.0):
             self._work(worker)
 
     def say(self, *words: object) -> None:
@@ -164,7 +169,7 @@ class World:
 
     def _call(self, job: Job) -> None:
         names = self.style == "celery"
-        call = Call(
+        call = self.code.call(
             policy=job.policy,
             envelope=job.envelope,
             owner=job.owner,
@@ -173,7 +178,7 @@ class World:
             copy_for=REPUBLISH_AFTER if names else 0.0,
             needs_own_handle=self.by.random() < 0.5,
         )
-        if not job.is_guarded:
+        if not job.is_guarded or job.is_eager:
             self._publish(job, job.envelope)
             return
         self.say(
@@ -191,7 +196,7 @@ class World:
         if self._hurts(0.03):
             self.say("the caller of", job.owner, "dies at", type(effect).__name__)
             self.callers.remove(caller)
-            self.orphans.add(job.owner)
+            self.judge.orphans.add(job.owner)
             return
         if isinstance(effect, fx.Last):
             self.callers.remove(caller)
@@ -205,8 +210,9 @@ class World:
 
     def _answer_caller(self, call: Call, effect: fx.Effect) -> fx.Effect:
         if isinstance(effect, fx.Ask):
+            self.judge.asks_for_its_place(call.owner, self.now)
             answer = self._ask(effect.claim)
-            self.say(call.owner, "asks for its place ->", _short(answer))
+            self.say(call.owner, "asks for its place ->", short(answer))
             return call.answered(answer)
         if isinstance(effect, fx.Look):
             return call.looked(self.store.get(effect.entry))
@@ -216,7 +222,7 @@ class World:
                 return effect  # a moment later: it may just be on its way into its queue
             return call.holder_is(self._known(effect.holder), has_handle=True)
         if isinstance(effect, fx.EndQueued):
-            return call.settled(self._end_queued(effect))
+            return call.settled(carry_out(self.guard, effect))
         assert isinstance(effect, fx.StandIn)
         self._stand_in(effect)
         return call.stood_in(has_handle=True)
@@ -227,12 +233,8 @@ class World:
             if effect.claimed is not None and not self.is_away:
                 self.store.mark([(effect.claimed, QUEUED_FOR)], copy_for=REPUBLISH_AFTER)
         else:
-            self.say(job.owner, "is not published:", _short(effect.found) if isinstance(effect, Answer) else effect)
-            self.ends[job.owner] = "answered"
-            if isinstance(effect, Answer) and isinstance(effect.found, Held):
-                self.answered_with[job.owner] = effect.found.owner
-            if isinstance(effect, Answer) and not job.policy.enforce:
-                raise Violation(f"{job.owner} is not enforced, and is answered with {_short(effect.found)}")
+            self.say(job.owner, "is not published:", short(effect.found) if isinstance(effect, Answer) else effect)
+            self.judge.is_not_published(job, effect)
 
     def _publish(self, job: Job, envelope: Envelope) -> None:
         self.say(job.owner, "is published", f"and joins {envelope.join}" if envelope.join else "")
@@ -246,6 +248,8 @@ class World:
             return False
         message = self.by.choice(ready)
         self.broker.remove(message)
+        if message.after_outage and not message.envelope.after_outage:
+            raise Violation(f"{message.owner} was deferred by an outage, and its message does not say so")
         job, names = self.jobs[message.owner], self.style == "celery"
         terms = Terms(
             queued_for=QUEUED_FOR,
@@ -254,9 +258,14 @@ class World:
             names_copies=names,
             trust_copy_for=60.0,
         )
-        facts = Facts(attempt=self._new_attempt(), is_this_job=job.owner.__eq__, awaited=job.awaited)
+        facts = Facts(
+            attempt=self._new_attempt(),
+            is_this_job=job.owner.__eq__,
+            awaited=job.awaited,
+            can_wait=not job.is_eager,
+        )
         worker.message = message
-        worker.delivery = self.machine.of(
+        worker.delivery = self.code.delivery.of(
             terms, facts, message.envelope, job.layers(message.envelope), job.queue_entry(message.envelope)
         )
         worker.effect = worker.delivery.begin()
@@ -277,33 +286,37 @@ class World:
         worker.effect = self._carry_out(worker, delivery, effect)
 
     def _is_of_the_store(self, effect: fx.Effect) -> bool:
-        return isinstance(effect, (fx.Ask, fx.Look, fx.Settle, fx.EndQueued))
+        return isinstance(effect, (fx.Ask, fx.Look, fx.Settle, fx.EndQueued, fx.RaiseTokens))
 
     def _without_store(self, worker: Worker, delivery: Delivery, effect: fx.Effect) -> None:
         error = StoreUnavailableError("store", "away")
-        if not isinstance(effect, (fx.Settle, fx.EndQueued)):
+        if not isinstance(effect, (fx.Settle, fx.EndQueued, fx.RaiseTokens)):
             worker.effect = delivery.store_away(error)
         elif not (isinstance(effect, fx.Settle) and effect.matters) or self.by.random() < 0.1:  # else it is patient
-            self.untold.add(delivery.layers[-1].owner)
+            self.judge.untold.add(delivery.layers[-1].owner)
             worker.effect = delivery.not_settled(error)
 
     def _carry_out(self, worker: Worker, delivery: Delivery, effect: fx.Effect) -> fx.Effect:
         owner = delivery.layers[-1].owner
         if isinstance(effect, fx.Ask):
             answer = self._ask(effect.claim)
-            self.say(owner, "asks for", effect.claim.key, "->", _short(answer))
+            self.say(owner, "asks for", effect.claim.key, "->", short(answer))
             if isinstance(answer, Lease):
-                worker.leases[effect.layer] = answer
+                worker.leases[effect.layer], worker.since[effect.layer] = answer, self.now
             elif isinstance(answer, Held) and answer.owner != owner:
-                self.met.setdefault(owner, self.now)
+                self.judge.meets_another(owner, self.now)
             elif isinstance(answer, Completed) and answer.owner != owner and self._runs_elsewhere(owner):
-                raise Violation(f"{owner} runs, and another copy of it is answered with the end of {answer.owner}")
+                self.judge.is_answered_while_it_runs(owner, answer)
             return delivery.answered(answer, self.now)
         if isinstance(effect, fx.Look):
             return delivery.looked(self.store.get(effect.entry))
         if isinstance(effect, fx.LookAfter):
-            self.met.setdefault(owner, self.now)
-            return delivery.holder_is(self._known(effect.holder), self.now)
+            self.judge.meets_another(owner, self.now)
+            known = self._known(effect.holder)
+            then = delivery.holder_is(known, self.now)
+            if isinstance(then, fx.Ask) and then.claim.replace_queued and self.jobs[owner].is_eager and known != "gone":
+                self.judge.pushes_in(owner, effect.holder.owner)
+            return then
         if isinstance(effect, fx.StandIn):
             self._stand_in(effect)
             return delivery.stood_in(self.now)
@@ -312,7 +325,10 @@ class World:
             self.broker.append(Message(owner, effect.envelope, self._later(effect.envelope, effect.within)))
             return delivery.republished()
         if isinstance(effect, fx.EndQueued):
-            return delivery.settled(self._end_queued(effect))
+            return delivery.settled(carry_out(self.guard, effect))
+        if isinstance(effect, fx.RaiseTokens):
+            self.guard.raise_tokens(effect.entry, effect.floor, delivery.layers[-1].policy)
+            return delivery.settled(True)
         if isinstance(effect, fx.Settle):
             accepted = self._settle(worker, effect)
             if self._hurts(0.03):
@@ -331,119 +347,86 @@ class World:
             worker.in_body = True
             self._begin(worker, job)
             return
+        if self.style == "celery" and not job.is_guarded and not worker.has_retried and self._wants_a_retry(job):
+            # Of a plain task Celery sends the message of a retry at once, and ends the body then.
+            self.say(job.owner, "sends its retry")
+            assert worker.message is not None
+            self.broker.append(replace(worker.message, ready=self.now))
+            worker.has_retried = True
+            return
         worker.in_body = False
         ended = self._how_it_ends(worker, job)
         self.say(job.owner, "its body:", ended.kind)
         worker.effect = delivery.body_ended(ended)
 
+    def _wants_a_retry(self, job: Job) -> bool:
+        return self.judge.bodies[job.owner] < 4 and self.by.random() < 0.3
+
     def _begin(self, worker: Worker, job: Job) -> None:
-        owner = job.owner
-        self.bodies[owner] += 1
+        owner, message = job.owner, worker.message
+        assert message is not None
         self.say(owner, "BODY", {lease.key: lease.token - round(START * MICROS) for lease in worker.leases.values()})
-        # Not enforced, every copy of its message runs, as without a guard.
-        if owner in self.ends and job.policy.enforce and owner not in self.untold:
-            raise Violation(f"{owner} starts, and has ended before: {self.ends[owner]}")
-        assert worker.message is not None
-        if worker.leases[max(worker.leases)].token <= worker.message.floor:
-            raise Violation(f"{owner} is granted a token that a resource has refused it with")
+        self.judge.begins(job, worker.leases[max(worker.leases)], message.floor, self.now)
         mine = {lease.key for lease in worker.leases.values()}
         for other in self.workers:
             theirs = {lease.key for lease in other.leases.values()}
             if other is not worker and other.in_body and mine & theirs and self._all_valid(other):
-                raise Violation(f"{owner} runs beside {other.message and other.message.owner}, both with valid leases")
+                self.judge.runs_beside(owner, other.message.owner if other.message is not None else "?")
 
     def _how_it_ends(self, worker: Worker, job: Job) -> fx.Ended:
-        if not self._all_newest(worker):
+        if worker.has_retried:
+            return fx.Ended("goes_back", error=ValueError(job.owner))
+        if not self._all_newest(worker) or self._is_held_too_long(worker):
             return fx.Ended("lost", error=TimeLimit())
         inner = worker.leases[max(worker.leases)]
         if inner.token < self.marks[inner.key]:
-            self.refused[job.owner] += 1
-            if self.refused[job.owner] > MOST_REFUSALS:
-                raise Violation(f"{job.owner} is refused by the resource again and again")
-            assert worker.message is not None
-            worker.message = replace(worker.message, floor=self.marks[inner.key])
+            self.judge.is_refused_by_the_resource(job.owner)
+            worker.floor = self.marks[inner.key]
             return fx.Ended("lost", error=TimeLimit(), floor=self.marks[inner.key])
         self.marks[inner.key] = inner.token
-        kinds: list[Any] = ["returned"] * 6 + ["failed"] * 2 + ["ignored", "goes_back"]
-        if self.bodies[job.owner] < 4:
-            kinds += ["retry"] * 3
+        kinds: list[Any] = ["returned"] * 6 + ["failed"] * 2 + ["ignored"]
+        if not job.is_eager:
+            kinds.append("goes_back")
+            kinds += ["retry"] * 3 if self.judge.bodies[job.owner] < 4 else []
         kind = self.by.choice(kinds)
         if kind == "returned":
-            return fx.Ended(kind, value=1, outcome=f"{job.owner} {self.bodies[job.owner]}".encode())
+            value = f"{job.owner} {self.judge.bodies[job.owner]}".encode()
+            return fx.Ended(kind, value=value, outcome=value)
         return fx.Ended(kind, error=ValueError(job.owner), delay=self.by.choice((0.0, 2.0)) if kind == "retry" else 0.0)
 
     def _end(self, worker: Worker, effect: fx.Last) -> None:
         message, delivery = worker.message, worker.delivery
         assert message is not None and delivery is not None
-        owner, again = message.owner, None
+        owner, again, floor = message.owner, None, max(message.floor, worker.floor)
         self.say(owner, "->", type(effect).__name__, getattr(effect, "reason", getattr(effect, "why", "")))
+        is_over = False
         if isinstance(effect, fx.Defer):
-            self._check_wait(owner, effect)
-            again = Message(owner, effect.envelope, self._later(effect.envelope, effect.within), message.floor)
+            self.judge.defers(owner, effect, self.now)
+            # Where it had its key already, no other holder can have been kept from renewing.
+            outage = effect.reason == "store_away" and len(delivery.layers) - 1 not in delivery.granted
+            again = Message(owner, effect.envelope, self._later(effect.envelope, effect.within), floor, outage)
         elif isinstance(effect, fx.GoOn):
-            again = Message(owner, effect.envelope, self.now + effect.ended.delay, message.floor)
+            due = self.now + effect.ended.delay
+            again = Message(owner, effect.envelope, due, floor)
+            self.judge.is_retried(self.jobs[owner], due)
         elif isinstance(effect, fx.Raise) and delivery.ended is not None and delivery.ended.kind == "goes_back":
-            again = Message(owner, message.envelope, self.now, message.floor)
-        elif not (isinstance(effect, fx.Drop) and effect.why in COPIES):
-            self._has_ended(owner, effect)
+            again = replace(message, ready=self.now) if not worker.has_retried else None
+        else:
+            is_over = not (isinstance(effect, fx.Drop) and effect.why in COPIES)
+        if is_over:
+            self.judge.ended(owner, effect, self.now)
         if again is not None:
             self.broker.append(again)
-            if self._hurts(0.1):
+            if self._hurts(0.15):
                 self.say("... and its worker dies before it acknowledges")
-                self.broker.append(Message(owner, message.envelope, self.now + self.by.choice((0.5, 3.0, 6.0))))
+                self.broker.append(replace(message, ready=self.now + self.by.choice((0.5, 3.0, 6.0))))
         worker.clear()
-
-    def _has_ended(self, owner: str, effect: fx.Last) -> None:
-        job, outcome = self.jobs[owner], None
-        if isinstance(effect, fx.Return):
-            word, outcome = "succeeded", f"{owner} {self.bodies[owner]}".encode()
-        elif isinstance(effect, fx.Replay):
-            word, outcome = effect.done.how, effect.done.outcome
-            if not job.policy.enforce:
-                raise Violation(f"{owner} is not enforced, and is answered with another's end")
-            if effect.done.owner != owner and job.envelope.idempotency_key:
-                theirs = self.jobs[effect.done.owner].envelope.payload
-                if theirs != job.envelope.payload:
-                    raise Violation(f"{owner} is answered with other work under its idempotency key")
-        elif isinstance(effect, fx.Raise):
-            word = effect.ended_as or "raised"
-            self._check_error(owner, effect.error)
-        else:
-            word = getattr(effect, "why", "?")
-        known = self.ends.get(owner) if job.policy.enforce and owner not in self.untold else None
-        if known == "succeeded" and word == "succeeded" and self.outcomes.get(owner) != outcome:
-            raise Violation(f"{owner} had succeeded with {self.outcomes[owner]!r}, and now with {outcome!r}")
-        # A copy that is just giving up may report so after another copy has ended; its receipt was not taken.
-        is_late = isinstance(effect, fx.Raise) and isinstance(effect.error, WaitTimeoutError)
-        if known in ("succeeded", "failed") and word in ("succeeded", "failed") and known != word and not is_late:
-            raise Violation(f"{owner} had {known}, and now it has {word}")
-        if isinstance(effect, fx.Drop) and effect.why == "skipped":
-            if job.slot is not None and job.slot.overlap != "skip":
-                raise Violation(f"{owner} is skipped, and its overlap is {job.slot.overlap}")
-            if not job.policy.enforce and job.slot is None:
-                raise Violation(f"{owner} is not enforced, and is skipped")
-        if known is None:
-            self.ends[owner] = word
-            self.outcomes[owner] = outcome
 
     def _runs_elsewhere(self, owner: str) -> bool:
         return self.jobs[owner].policy.enforce and any(
             worker.in_body and worker.message is not None and worker.message.owner == owner and self._all_valid(worker)
             for worker in self.workers
         )
-
-    def _check_wait(self, owner: str, effect: fx.Defer) -> None:
-        job = self.jobs[owner]
-        is_bounded = job.is_guarded and job.slot is None and job.policy.on_conflict.run == "wait"
-        waited = self.now - (effect.envelope.since or self.now)
-        if is_bounded and effect.reason in ("queued", "running") and waited > WAIT_UP_TO + LONGEST_ROUND:
-            raise Violation(f"{owner} has met others {waited:.0f} s ago, and waits on")
-
-    def _check_error(self, owner: str, error: BaseException) -> None:
-        if isinstance(error, WaitTimeoutError) and self.now - self.met.get(owner, self.now) < WAIT_UP_TO:
-            raise Violation(f"{owner} waited for others since {self.met.get(owner)}, and gave up at {self.now}")
-        if isinstance(error, PayloadMismatchError) and not self.jobs[owner].envelope.idempotency_key:
-            raise Violation(f"{owner} has no idempotency key, and is refused for its payload")
 
     # -- the store ----------------------------------------------------------------------------------------------------
 
@@ -452,33 +435,28 @@ class World:
         if self._hurts(0.03):
             self.say("a reply is lost, and", claim.owner, "asks again")
             answer = self.store.claim(claim)
+        if isinstance(answer, Lease):
+            self.judge.is_granted(claim, self.now)
         return answer
 
-    def _settle(self, worker: Worker | None, step: fx.Settle) -> bool:
-        if step.spares_other_run:
-            entry = self.store.get(step.entry)
-            is_live = entry is not None and entry.state == "running" and entry.remaining > 0
-            if is_live and entry is not None and entry.owner == step.owner and entry.attempt != step.attempt:
-                return False
-        lease = worker.leases.get(step.layer) if worker is not None else None
-        who = lease or Claimant(step.entry, step.owner, step.attempt)
+    def _settle(self, worker: Worker, step: fx.Settle) -> bool:
+        lease = worker.leases.get(step.layer)
+        if lease is None:
+            return carry_out(self.guard, step)
+        assert worker.delivery is not None
         if step.verb == "requeue":
             return self.store.requeue(
-                who, step.seconds, copy_for=step.copy_for, keep_starts=step.keep_starts, copy=step.copy
+                lease, step.seconds, copy_for=step.copy_for, keep_starts=step.keep_starts, copy=step.copy
             )
+        layer = worker.delivery.layers[step.layer]
+        until = worker.since[step.layer] + (layer.policy.hold_at_least or 0.0)
         outcome = step.outcome or (b"error" if step.error is not None else None)
-        ending = Ending(how=step.how, keep_for=step.keep_for or KEEP, outcome=outcome)
-        if step.verb == "complete":
-            return self.store.complete(who, ending)
-        return self.store.release(who, ending, anyway=step.anyway)
-
-    def _end_queued(self, effect: fx.EndQueued) -> bool:
-        entry = self.store.get(effect.entry)
-        if entry is None or entry.state != "queued" or entry.owner != effect.owner:
-            return False
-        claim = Claim(effect.entry, effect.owner, self._new_attempt(), lease=LEASE, keep_for=KEEP)
-        answer = self.store.claim(claim)
-        return isinstance(answer, Lease) and self.store.release(answer, Ending(how=effect.how, keep_for=KEEP))
+        ending = Ending(how=step.how, keep_for=KEEP, outcome=outcome, linger=max(0.0, until - self.now))
+        ends = self.store.complete if step.verb == "complete" else self.store.release
+        accepted = ends(lease, ending)
+        if accepted:
+            self.judge.has_told(lease.owner, step, outcome, until)
+        return accepted
 
     def _stand_in(self, effect: fx.StandIn) -> None:
         self.say("somebody publishes for", effect.holder.owner)
@@ -500,11 +478,22 @@ class World:
             return
         for worker in self.workers:
             delivery = worker.delivery
-            if delivery is not None and delivery.phase != "leaving" and worker.sleeps_until <= self.now:
+            is_awake = worker.sleeps_until <= self.now and not self._is_held_too_long(worker)
+            if delivery is not None and delivery.phase != "leaving" and is_awake:
                 self.store.renew([(lease, LEASE) for lease in worker.leases.values()])
 
     def _all_newest(self, worker: Worker) -> bool:
         return self.is_away or all(self.store.renew([(lease, LEASE) for lease in worker.leases.values()]))
+
+    def _is_held_too_long(self, worker: Worker) -> bool:
+        """As long as `hold_at_most` allows: nobody renews any more."""
+        assert worker.delivery is not None or not worker.since
+        for at, since in worker.since.items():
+            assert worker.delivery is not None
+            longest = worker.delivery.layers[at].policy.hold_at_most
+            if longest is not None and self.now - since > longest:
+                return True
+        return False
 
     def _all_valid(self, worker: Worker) -> bool:
         return all(self._is_valid(lease) for lease in worker.leases.values())
@@ -521,16 +510,17 @@ class World:
 
     def _fault(self) -> None:
         busy = [worker for worker in self.workers if worker.busy]
-        kind = self.by.choice(("kill", "kill", "twice", "lose", "away", "sleep", "redeliver", "time limit", "refuse"))
+        sent = [message for message in self.broker if not self.jobs[message.owner].is_eager]
+        kind = self.by.choice(self.kinds or KINDS)
         if kind == "away":
             self.is_away = not self.is_away
             self.say("THE STORE IS", "AWAY" if self.is_away else "BACK")
-        elif kind in ("twice", "lose") and self.broker:
-            self._hurt_message(kind, self.by.choice(self.broker))
+        elif kind in ("twice", "lose") and sent:
+            self._hurt_message(kind, self.by.choice(sent))
         elif kind == "refuse":
             # As after a store that lost its data, with a clock that went back: a resource has seen higher tokens.
             self.marks[self.by.choice(("K", "L", "schedule:e:run"))] = round((self.now + 100_000) * MICROS)
-        elif kind in ("kill", "sleep", "redeliver", "time limit") and busy:
+        elif kind in ("kill", "child", "sleep", "redeliver", "time limit") and busy:
             self._hurt_worker(kind, self.by.choice(busy))
         else:
             return
@@ -542,7 +532,7 @@ class World:
             self.broker.append(replace(message))
         else:
             self.broker.remove(message)
-            self.lost.add(message.owner)
+            self.judge.lost.add(message.owner)
 
     def _hurt_worker(self, kind: str, worker: Worker) -> None:
         message, delivery = worker.message, worker.delivery
@@ -550,48 +540,60 @@ class World:
         self.say(kind.upper(), message.owner, f"({delivery.phase})")
         if kind == "sleep":
             worker.sleeps_until = self.now + self.by.choice((2.0, 6.0))
+        elif self.jobs[message.owner].is_eager and kind != "time limit":
+            self.judge.lost.add(message.owner)  # with its caller
+            worker.clear()
         elif kind == "redeliver":
-            self.broker.append(Message(message.owner, message.envelope, self.now))
+            self.broker.append(replace(message, ready=self.now))
         elif kind == "kill":
-            self.broker.append(Message(message.owner, message.envelope, self.now + 4.0))
+            self.broker.append(replace(message, ready=self.now + 4.0))
+            worker.clear()
+        elif kind == "child":
+            self._settle_for_child(message, delivery)
             worker.clear()
         elif delivery.phase in ("body", "over"):
             return  # in the body it is how that ends; at the very end it is the queue's own affair
         else:
             self._cut_off(worker, message, delivery)
 
+    def _settle_for_child(self, message: Message, delivery: Delivery) -> None:
+        """Its parent lives, and knows the attempt alone."""
+        job, guards = self.jobs[message.owner], [self.guard] * len(delivery.layers)
+        gone = Gone(layers=delivery.layers, queue_entry=delivery.queue_entry, attempt=delivery.facts.attempt)
+        has_ended = False
+        if self.is_away:
+            self.judge.untold.add(job.owner)
+        elif job.retries:
+            gone.requeue(guards, delivery.terms, keep_starts=True)
+        else:
+            has_ended = gone.end(guards, "failed", TimeLimit(), ends_slot=len(gone.layers) > 1)
+        self.say("its parent settles:", "failed" if has_ended else "it comes again")
+        if has_ended:
+            self.judge.ends.setdefault(job.owner, "failed")
+        else:
+            self.broker.append(replace(message, ready=self.now))
+
     def _cut_off(self, worker: Worker, message: Message, delivery: Delivery) -> None:
         job, has_ended = self.jobs[message.owner], True
         for step in delivery.cut_off(TimeLimit(), job.retries):
             if self.is_away:
-                self.untold.add(job.owner)
-            elif not self._settle(None, step) and step.spares_other_run:
+                self.judge.untold.add(job.owner)
+            elif not carry_out(self.guard, step) and step.spares_other_run:
                 has_ended = False  # another delivery of the job says how it ends
+        if not has_ended and not self._comes_otherwise(worker, job):
+            # Its queue fails it all the same. The store believes the run that it was spared for, whose end it has not
+            # heard of, or which goes on by this very message: the retry of a plain task.
+            self.judge.untold.add(job.owner)
+            has_ended = True
         if job.retries:
-            self.broker.append(Message(job.owner, message.envelope, self.now + 1.0))
+            self.broker.append(replace(message, ready=self.now + 1.0))
         elif has_ended:
-            self.ends.setdefault(job.owner, "cut off")
+            self.judge.ends.setdefault(job.owner, "cut off")
         worker.clear()
 
-    # -- the end ------------------------------------------------------------------------------------------------------
-
-    def _check_the_end(self) -> None:
-        for owner in self.jobs:
-            if owner not in self.ends and owner not in self.lost | self.orphans:
-                raise Violation(f"{owner} is gone without an end")
-        for owner, holder in self.answered_with.items():
-            if holder not in self.ends and holder not in self.lost:
-                raise Violation(f"{owner} was answered with {holder}, which never ran")
-        self.now += LEASE + 1.0
-        for entry in self.store.scan():
-            is_live = entry.state in ("queued", "running") and entry.remaining > 0
-            if is_live and entry.owner not in self.lost | self.untold | self.orphans:
-                raise Violation(f"{entry.key} is {entry.state} for {entry.owner}: {self.ends.get(entry.owner)}")
-
-
-def _short(answer: Any) -> str:
-    if isinstance(answer, Lease):
-        return f"granted ({answer.state})"
-    if isinstance(answer, Held):
-        return f"held by {answer.owner} ({answer.state})"
-    return f"{answer.how} by {answer.owner}"
+    def _comes_otherwise(self, worker: Worker, job: Job) -> bool:
+        """Whether another delivery of the job says how it ends."""
+        others = [other for other in self.workers if other is not worker and other.message is not None]
+        here = [other for other in others if other.message and other.message.owner == job.owner]
+        waits = any(message.owner == job.owner for message in self.broker)
+        return waits or any(not other.has_retried for other in here)

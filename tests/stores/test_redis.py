@@ -166,7 +166,7 @@ def test_a_foreign_value_under_our_key_is_one_clear_error_and_stays(client: redi
     client.set(f"{namespace}:{{a text}}", "mine")
 
     for key in ("a list", "a text"):
-        with pytest.raises(StoreError, match="something else than an entry of ours.*namespace of its own"):
+        with pytest.raises(StoreError, match="taskguard did not write.*namespace of its own"):
             store.claim(ask("alice", key))
     assert client.lrange(f"{namespace}:{{a list}}", 0, -1) == [b"mine"]
     assert client.get(f"{namespace}:{{a text}}") == b"mine"
@@ -186,7 +186,7 @@ def test_scan_leaves_out_what_is_not_ours_and_says_so_once(
     for _ in range(2):
         assert {entry.key for entry in store.scan()} == {f"ours {number}" for number in range(20)}
     assert len(caplog.records) == 1
-    assert "leaves out" in caplog.text
+    assert "skips the key" in caplog.text
 
 
 def test_a_packed_value_of_somebody_elses_under_our_key_is_the_same_clear_error(
@@ -194,7 +194,7 @@ def test_a_packed_value_of_somebody_elses_under_our_key_is_the_same_clear_error(
 ):
     for value in (b"\x93\x01\x02\x03", b"\x81\xa1a\x01"):
         client.set(f"{namespace}:{{packed}}", value)
-        with pytest.raises(StoreError, match="something else than an entry of ours"):
+        with pytest.raises(StoreError, match="a value that taskguard did not write"):
             store.claim(ask("alice", "packed"))
 
 
@@ -336,7 +336,7 @@ def test_a_malformed_url_is_one_clear_error_without_the_password(url: str):
 
 
 def test_a_namespace_with_braces_is_refused(redis_server: RedisServer):
-    with pytest.raises(ConfigurationError, match="no braces"):
+    with pytest.raises(ConfigurationError, match="must not contain braces"):
         open_store(redis_server.url, namespace="{a}")
 
 

@@ -108,7 +108,7 @@ def test_a_key_that_is_called_like_a_state_is_only_a_key(code: str, client: redi
     with closing(open_store(server.url, namespace=namespace)) as store, pytest.raises(StoreError) as caught:
         store.claim(ask("alice", f"{code} x"))
     assert not isinstance(caught.value, StoreUnavailableError)
-    assert "something else than an entry of ours" in str(caught.value)
+    assert "a value that taskguard did not write" in str(caught.value)
 
 
 @pytest.mark.parametrize("taken", ["-@scripting", "-set", "-time", "resetkeys"])
@@ -118,7 +118,7 @@ def test_a_user_without_a_right_is_one_clear_error(taken: str, client: redis.Red
 
     with (
         closing(open_store(url, namespace="n")) as store,
-        pytest.raises(StoreError, match=r"lacks a right.*~n:\*") as e,
+        pytest.raises(StoreError, match=r"lacks a permission.*~n:\*") as e,
     ):
         store.claim(ask("alice"))
     assert not isinstance(e.value, StoreUnavailableError)

@@ -10,7 +10,7 @@ from taskguard.history import KEPT_FOR, MOST, Line
 from taskguard.protocol.store import MICROS, micros
 
 TRIM_EVERY = 16
-"""Additions between two looks for what is too much."""
+"""Additions between two trims."""
 
 
 class PostgresHistory:
@@ -24,7 +24,7 @@ class PostgresHistory:
         trims = next(self._added) % TRIM_EVERY == 0
         self._call(
             "add_history_1",
-            # The one letter that it cannot have; the key as it was is in the text.
+            # PostgreSQL cannot store NUL; the text has the original key.
             keys=[line.key.replace("\0", "\ufffd") for line in lines],
             texts=[line.text for line in lines],
             notables=[line.notable for line in lines],

@@ -1,7 +1,7 @@
-"""The history in Redis: two capped lists, apart from all entries.
+"""The history in Redis: two capped lists, separate from all entries.
 
 They are in one slot, and no verb of a key touches them, so on a cluster they may be on another node than a key's entry.
-Lists and not streams: all lines of a batch are one command, a quarter of what as many XADD cost the server.
+Lists and not streams: one command appends a whole batch, at a quarter of the server's cost for as many XADD.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class RedisHistory:
     def add(self, lines: Sequence[Line], /, *, last: bool = False) -> None:
         ordinary = [f"{micros(line.age)} {line.text}" for line in lines if not line.notable]
         notable = [f"{micros(line.age)} {line.text}" for line in lines if line.notable]
-        # Twice, for up to half of the elements are times.
+        # Twice, since up to half of the elements are times.
         args = [2 * MOST, KEPT_FOR, len(ordinary), *ordinary, *notable]
         if last:
-            self._wire.tell(_ADD, self._logs, args)
+            self._wire.run_unanswered(_ADD, self._logs, args)
         else:
             self._wire.call(_ADD, self._logs, args, aside=True)
 
@@ -40,7 +40,7 @@ class RedisHistory:
         return sorted(found, key=lambda line: line.at)[-limit:]
 
     def _newest(self, notable: bool, prefix: str, limit: int) -> list[Line]:
-        """The oldest of them first."""
+        """The newest *limit* lines of one log, oldest first."""
         found: list[Line] = []
         came = 0
         for element in self._backwards(notable):
@@ -58,7 +58,7 @@ class RedisHistory:
     def _backwards(self, notable: bool) -> Iterator[bytes]:
         end = -1
         while True:
-            # What others add meanwhile moves a page on: a line may be seen twice, and none is left out.
+            # Lines added in the meantime shift the pages: a line may be read twice, and none is missed.
             page = self._wire.execute(b"LRANGE", self._logs[notable], end - PAGE + 1, end)
             yield from reversed(page)
             if len(page) < PAGE:

@@ -10,7 +10,7 @@ from taskguard.history import KEPT_FOR, MOST, Line
 from taskguard.protocol.store import MICROS, micros
 
 TRIM_EVERY = 16
-"""Additions between two looks for what is too much."""
+"""Additions between two trims."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS taskguard_history (

@@ -1,4 +1,4 @@
--- A claim that finds something; it goes on after claim_new.lua, whose values it has.
+-- A claim that finds an entry or a receipt; runs after claim_new.lua and uses its locals.
 local copy_for, copy = tonumber(ARGV[8] or '0'), ARGV[9] or ''
 local skip, reuse, join = ARGV[11] == '1', ARGV[12] or 'nothing', ARGV[13]
 local replace_queued, stamp = ARGV[15] == '1', ARGV[16]
@@ -21,12 +21,12 @@ local function completed(by, receipt, twin)
     }
 end
 
--- The job ends as its twin did. Another copy of its message may not know of the twin, and finds its receipt.
+-- The job ends as the holder that it joined. Its receipt is for copies of its message that name no holder.
 local function joined(twin)
     local receipt = {attempt, twin[R_HOW], twin[R_TOKEN], twin[R_AT], now + keep, twin[R_OUTCOME], join, false}
     save_receipt(KEYS[2], receipt, now)
     if entry and entry[OWNER] == owner and entry[STATE] == 'queued' then
-        -- Nobody will run it, so nobody is to wait for it.
+        -- Nobody will run it, so nobody must wait for it.
         local how = {how = twin[R_HOW], keep = entry[KEEP], outcome = false, linger = 0}
         save_entry(KEYS[1], ended('free', entry, how, now), now)
     end
@@ -76,12 +76,12 @@ local function grant()
     return leased(granted)
 end
 
--- Changes with each grant of the key and with each copy that is named.
+-- Changes with each grant of the key and each named copy.
 local function stamp_of_entry()
     return string.format('%.0f:%.0f', entry[TOKEN], entry[COPY_UNTIL])
 end
 
--- Whether the caller is to publish the holder's message; whoever moves the stamp is the one.
+-- Whether the caller must publish the holder's message: the one that changes the stamp must.
 local function note_copy()
     local overdue = entry[COPY_UNTIL] <= now
     if entry[OWNER] == owner then
@@ -91,8 +91,8 @@ local function note_copy()
         if copy == '' or not (overdue or entry[COPY] == copy) then
             return 0
         end
-        -- Else it is not published yet: a name given now would outlive a worker that dies before it is. Or published,
-        -- and perhaps dropped already in favour of a copy that was named meanwhile.
+        -- Else it is not published yet: if the worker died before publishing, the name would stay. Or published, and
+        -- perhaps already dropped in favour of a copy that was named in the meantime.
         if copy_for > 0 and stamp == stamp_of_entry() then
             entry[COPY], entry[COPY_UNTIL] = copy, now + copy_for
             save_entry(KEYS[1], entry, now)
@@ -102,7 +102,7 @@ local function note_copy()
     if entry[STATE] ~= 'queued' or copy_for <= 0 then
         return 0
     end
-    -- Not published yet; or asked again, the reply was lost.
+    -- Not published yet; or repeated after a lost reply.
     if entry[COPY_UNTIL] == 0 or entry[COPY] == attempt then
         return 1
     end
@@ -117,7 +117,7 @@ end
 
 local function held_by_entry(publish)
     local ends = is_claim(entry) and entry[UNTIL] or entry[HELD_UNTIL]
-    -- Who finds an entry queued may mark it; with the attempt of a running one a bystander could end its lease.
+    -- A caller that finds a queued entry may mark it. With a running entry's attempt it could end that lease.
     local seen = entry[STATE] == 'queued' and entry[ATTEMPT] or ''
     local goes_on = publish == 1 and entry[OWNER] == owner and entry[STATE] == 'running'
     return {
@@ -135,7 +135,7 @@ local function held()
     return held_by_entry(publish)
 end
 
--- Asked again after a lost reply: the same lease, unless it ran out and the job has ended since, by another copy of it.
+-- Repeated after a lost reply: the same lease, unless it expired and another copy of the job's message has ended it.
 local has_ended = own and own[R_HOW] ~= 'released' and entry and entry[UNTIL] <= now
 if entry and entry[ATTEMPT] == attempt and entry[OWNER] == owner and entry[STATE] == state and not has_ended then
     entry[UNTIL] = now + lease
@@ -143,7 +143,7 @@ if entry and entry[ATTEMPT] == attempt and entry[OWNER] == owner and entry[STATE
     return leased(entry)
 end
 
--- The job has ended; who asks again because the reply was lost is answered in the same words.
+-- The job has ended. A claim repeated after a lost reply gets the same answer again.
 if own and (own[R_HOW] ~= 'released' or own[R_ATTEMPT] == attempt) then
     if own[R_HOW] == 'skipped' and own[R_ATTEMPT] == attempt then
         if entry and entry[TOKEN] == own[R_TOKEN] and entry[STATE] == 'running' then
@@ -158,7 +158,7 @@ if own and (own[R_HOW] ~= 'released' or own[R_ATTEMPT] == attempt) then
 end
 
 local twin = KEYS[3] and load_receipt(KEYS[3], now)
--- One that runs elsewhere ends as that run does, not as its twin did.
+-- A job that runs elsewhere ends as that run does, not as the holder it joins.
 local runs = entry and entry[OWNER] == owner and entry[STATE] == 'running' and entry[UNTIL] > now
 if twin and not runs and (twin[R_HOW] == 'succeeded' or twin[R_HOW] == 'failed') then
     return joined(twin)
@@ -170,9 +170,9 @@ end
 
 if is_claim(entry) and entry[UNTIL] > now then
     if entry[STATE] == 'queued' then
-        -- An attempt that was requeued is over: a packet of its claim that comes late must not start it again.
+        -- A requeued attempt is over: a late packet of its claim must not start the job again.
         local mine = entry[OWNER] == owner and entry[REQUEUED_BY] ~= attempt
-        -- Nor by a message that has another name than the one on its way, by which it is to start.
+        -- Nor does a job start from another message than the awaited one, while that is on its way.
         local named = string.sub(entry[COPY], 1, #AWAITED) == AWAITED and entry[COPY_UNTIL] > now
         local waits = named and entry[COPY] ~= AWAITED .. copy
         if (mine and state == 'running' and not waits) or (replace_queued and entry[OWNER] ~= owner) then

@@ -1,6 +1,6 @@
 -- KEYS: entry, own receipt
 -- ARGV: owner, attempt, token (0: not known), how, keep_for, outcome given?, outcome, linger, answered, repeat_for
--- Answers 1 if the work is done by this attempt, else 0.
+-- Returns 1 if this attempt has completed the work, else 0.
 local owner, attempt = ARGV[1], ARGV[2]
 local how = ending(4)
 local now = clock()

@@ -1,12 +1,12 @@
--- Common to every script: what an entry and a receipt are, and how they are kept. A translation of taskguard/protocol/rules.py,
--- held to it by the contract's random walks. Times are microseconds of the server; all fit a Lua double.
+-- Common to every script: the format of entries and receipts. A translation of taskguard/protocol/rules.py; the
+-- contract suite compares the two by random walks. Times are microseconds of the server; all fit a Lua double.
 --
 -- Both are packed arrays in a string with a time to live, so a held entry is small and nothing outlives its retention.
--- "None" is false, because an array must have no holes.
+-- "None" is false, because an array must not have holes.
 local STATE, OWNER, ATTEMPT, TOKEN, SINCE, UNTIL, KEEP, STARTS, TOOK_OVER, PAYLOAD = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local COPY, COPIES, COPY_UNTIL, HELD_UNTIL, REQUEUED_BY, DEATHS, HOW, OUTCOME = 11, 12, 13, 14, 15, 16, 17, 18
 local LABEL, WHERE = 19, 20  -- absent from an entry that an older version wrote
-local AWAITED = 'awaited:'  -- before the name of the message by which a queued job is to start
+local AWAITED = 'awaited:'  -- prefix of the name of the one message from which a queued job may start
 -- a receipt; its owner is part of its key
 local R_ATTEMPT, R_HOW, R_TOKEN, R_AT, R_UNTIL, R_OUTCOME, R_TWIN, R_ANSWERED = 1, 2, 3, 4, 5, 6, 7, 8
 
@@ -57,7 +57,7 @@ local function save_receipt(key, receipt, now)
     save(key, receipt, receipt[R_UNTIL], now)
 end
 
--- The token too where it is known: a claim packet that arrives late is granted anew under its old attempt.
+-- Compare the token too, if it is known: a late claim packet is granted again under its old attempt.
 local function is_newest(entry, owner, attempt, token)
     return attempt ~= '' and entry[ATTEMPT] == attempt and entry[OWNER] == owner
         and (token == 0 or token == entry[TOKEN])
@@ -83,13 +83,13 @@ local function ended(state, entry, how, now)
     }
 end
 
--- A plain release is remembered for a minute, or for as long as it may be repeated, to be answered the same again.
+-- The receipt of a plain release is kept for a minute, or as long as it may be repeated: a repeat gets the same answer.
 local function receipt_of(attempt, entry, how, now)
     local keep = how.how == 'released' and math.max(math.min(how.keep, 60000000), how.repeat_for) or how.keep
     return {attempt, how.how, entry and entry[TOKEN] or 0, now, now + keep, how.outcome, '', how.answered}
 end
 
--- The answer to a verb that was carried out before and whose reply was lost.
+-- The answer to a repeated verb that was carried out before and whose reply was lost.
 local function told_before(key, attempt, how, receipt, now)
     local same = receipt and receipt[R_HOW] == how.how
     if not receipt or receipt[R_ATTEMPT] ~= attempt or not (same or how.how == 'released') then

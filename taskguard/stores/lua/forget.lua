@@ -1,6 +1,6 @@
 -- KEYS: entry
--- ARGV: token (0: whichever)
--- Answers 1 if the key is free now, 0 if that token is not the newest or nothing is known.
+-- ARGV: token (0: any)
+-- Returns 1 if the key is free now, 0 if that token is not the newest or there is no entry.
 local token = tonumber(ARGV[1])
 local now = clock()
 local entry = load_entry(KEYS[1], now)

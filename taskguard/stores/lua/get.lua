@@ -1,5 +1,5 @@
 -- KEYS: entry
--- Answers {state, owner, attempt, token, since, remaining, starts, copies, payload, how, outcome, unended,
+-- Returns {state, owner, attempt, token, since, remaining, starts, copies, payload, how, outcome, unended,
 --      label, where} or nothing.
 local now = clock()
 local entry = load_entry(KEYS[1], now)

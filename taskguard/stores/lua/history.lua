@@ -1,8 +1,8 @@
 -- KEYS: the log of ordinary lines, the log of notable ones; one hash tag for both, so both are in one slot
 -- ARGV: elements to keep in each, seconds to keep them, how many of the following are ordinary, then all lines, the
 --       ordinary ones first; each begins with its age in microseconds
--- A log is a list. Behind the lines of each call stands the time at which they came, so that what is trimmed from the
--- other end never takes the time away from lines that stay.
+-- A log is a list. The time of each call follows its lines, so that trimming from the other end never removes the time
+-- of lines that stay.
 local time = redis.call('TIME')
 local now = string.format('@%.0f', time[1] * 1000000 + time[2])
 local ordinary = tonumber(ARGV[3])

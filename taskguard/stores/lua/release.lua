@@ -1,6 +1,6 @@
 -- KEYS: entry, own receipt
 -- ARGV: owner, attempt, token (0: not known), how, keep_for, outcome given?, outcome, linger, answered, repeat_for, anyway
--- Answers 1 if the key was freed (with anyway: if the job has ended), else 0.
+-- Returns 1 if the key was freed (with anyway: if the job has ended), else 0.
 local owner, attempt, anyway = ARGV[1], ARGV[2], ARGV[11] == '1'
 local how = ending(4)
 local now = clock()
@@ -15,11 +15,11 @@ if frees then
     save_entry(KEYS[1], ended('free', entry, how, now), now)
 end
 if own and own[R_HOW] ~= 'released' and (anyway or how.how == 'released') then
-    -- The end that the job had stays. A run of it that went on until now makes it last as long as after any other.
-    local answers = how.answered and own[R_HOW] == how.how  -- whoever it was that ended it
+    -- The end that the job already has stays. If a run of it lasted until now, its retention starts again now.
+    local answers = how.answered and own[R_HOW] == how.how  -- whoever ended it
     if frees then
         own[R_UNTIL] = math.max(own[R_UNTIL], now + how.keep)
-        own[R_ATTEMPT] = anyway and own[R_ATTEMPT] or attempt  -- it is answered the same again
+        own[R_ATTEMPT] = anyway and own[R_ATTEMPT] or attempt  -- a repeated call gets the same answer
     end
     if answers then
         own[R_ANSWERED] = true
@@ -29,7 +29,7 @@ if own and own[R_HOW] ~= 'released' and (anyway or how.how == 'released') then
     end
     return 1
 end
--- A plain release of the attempt before may be asked for again; one "anyway" is answered the same in any case.
+-- The earlier attempt may repeat its plain release; a release "anyway" returns the same answer in any case.
 local by = anyway and own and own[R_ATTEMPT] or attempt
 save_receipt(KEYS[2], receipt_of(by, frees and entry or nil, how, now), now)
 return 1

@@ -1,6 +1,6 @@
 -- KEYS: entry
 -- ARGV: owner, attempt, token, seconds
--- Answers 1, or 0 once that lease is not the newest any more.
+-- Returns 1, or 0 once that lease is no longer the newest.
 local now = clock()
 local entry = load_entry(KEYS[1], now)
 if not entry or entry[STATE] ~= 'running' or not is_newest(entry, ARGV[1], ARGV[2], tonumber(ARGV[3])) then

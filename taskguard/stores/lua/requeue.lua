@@ -1,7 +1,7 @@
 -- KEYS: entry and own receipt of each job
--- ARGV: copy_for, keep_starts, whether it only marks and leaves a running entry alone, name of the message that goes on;
+-- ARGV: copy_for, keep_starts, 1 if it only marks and does not change a running entry, name of the republished message;
 --       then for each job: owner, attempt, token (0: not known), seconds
--- Answers one digit for each job: 1 if it is in the queue by this attempt, else 0. Each is a step of its own.
+-- Returns one digit per job: 1 if this attempt has queued it, else 0. Each job is a step of its own.
 local copy_for, keep_starts, only_marks, copy = tonumber(ARGV[1]), ARGV[2] == '1', ARGV[3] == '1', ARGV[4]
 local now = clock()
 
@@ -16,7 +16,7 @@ local function requeue(key, receipt_key, owner, attempt, token, seconds)
         end
         local own = load_receipt(receipt_key, now)
         if own and own[R_HOW] ~= 'released' then
-            -- It was revoked at another worker meanwhile: nobody will run it, so nobody is to wait for it.
+            -- Another worker has revoked it in the meantime: nobody will run it, so nobody must wait for it.
             local how = {how = own[R_HOW], keep = entry[KEEP], outcome = false, linger = 0}
             local over = ended('free', entry, how, now)
             over[REQUEUED_BY] = attempt
@@ -39,7 +39,7 @@ local function requeue(key, receipt_key, owner, attempt, token, seconds)
     end
     local mine = attempt ~= '' and entry[OWNER] == owner and entry[REQUEUED_BY] == attempt
     local named = entry[STATE] == 'queued' and string.sub(entry[COPY], 1, #AWAITED) == AWAITED
-    if mine and named and copy == '' then  -- the message that was named did not leave
+    if mine and named and copy == '' then  -- the named message was not published
         entry[COPY] = ''
         save_entry(key, entry, now)
     end
