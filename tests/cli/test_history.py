@@ -16,6 +16,7 @@ import pytest
 from taskguard import ConfigurationError, Guard, open_store
 from taskguard.history import History, Line, decisions, history_of
 from taskguard.protocol.store import Claimant, Store
+from taskguard.runtime.whereabouts import whereabouts
 from taskguard.stores.histories import redis, sqlite
 from taskguard.stores.memory import MemoryStore
 from taskguard.testing import HistoryContract
@@ -75,7 +76,7 @@ def test_a_run_and_its_repetition_are_told(store: Store):
     guard.recorder.flush()
 
     assert kinds(store) == ["claimed", "completed", "reused"]
-    assert {decision.where for decision in decisions(store)} == {f"{os.uname().nodename}:{os.getpid()}"}
+    assert {decision.where for decision in decisions(store)} == {whereabouts()}
 
 
 def test_it_is_told_soon_without_being_asked_to(store: Store):
