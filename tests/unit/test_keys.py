@@ -778,7 +778,7 @@ def test_what_has_no_form_inside_a_model_is_named_with_its_field(pydantic):
 def test_keys_are_made_without_importing_pydantic():
     program = "import sys, taskguard.keys, taskguard.protocol.policy; sys.exit('pydantic' in sys.modules)"
 
-    assert subprocess.run([sys.executable, "-c", program], cwd=pathlib.Path(__file__).parent.parent).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], cwd=pathlib.Path(__file__).parents[2]).returncode == 0
 
 
 # -- what has no form --------------------------------------------------------------------------------------------
