@@ -20,7 +20,7 @@ from taskguard.errors import StoreError
 from taskguard.protocol.entry_names import job_of
 from taskguard.protocol.store import Entry
 from taskguard.rq.claims import JobClaims
-from taskguard.rq.guarded_job import NOTE, NotedJob, noted
+from taskguard.rq.guarded_job import ENVELOPE_FIELD, GuardedJob, as_guarded_job
 from taskguard.rq.guarding import Settings, guard_on, own_namespace
 from taskguard.rq.job_metadata import NAMESPACE
 
@@ -54,9 +54,9 @@ def _retried(connection: Redis, queue: Queue, names: Sequence[str]) -> list[str]
     with connection.pipeline(transaction=False) as pipeline:
         for name in names:
             key = queue.job_class.key_for(StartedJobRegistry.parse_job_id(name))
-            pipeline.hmget(key, NOTE, "retries_left")
+            pipeline.hmget(key, ENVELOPE_FIELD, "retries_left")
         found: list[Any] = pipeline.execute()
-    return [name for name, (note, left) in zip(names, found, strict=True) if note and int(left or 0) > 0]
+    return [name for name, (envelope, left) in zip(names, found, strict=True) if envelope and int(left or 0) > 0]
 
 
 def _is_dead(queue: Queue, job_id: str) -> bool:
@@ -64,7 +64,7 @@ def _is_dead(queue: Queue, job_id: str) -> bool:
     job = queue.fetch_job(job_id)
     if job is None:
         return False
-    ours = noted(job)
+    ours = as_guarded_job(job)
     try:
         own = [
             entry for entry in _entries(ours) if entry is not None and JobClaims(ours, None).is_this_job(entry.owner)
@@ -75,15 +75,15 @@ def _is_dead(queue: Queue, job_id: str) -> bool:
     return bool(ran) and all(entry.remaining <= 0 for entry in ran)
 
 
-def _entries(job: NotedJob) -> list[Entry | None]:
+def _entries(job: GuardedJob) -> list[Entry | None]:
     """The entries that it may run under; none if its function has a store of its own, which only its code can open."""
-    note, connection, serializer = job.note, job.connection, job.serializer
+    envelope, connection, serializer = job.envelope, job.connection, job.serializer
     found: list[Entry | None] = []
-    namespace = own_namespace(note.store)
-    if note.key and namespace is not None:
+    namespace = own_namespace(envelope.store)
+    if envelope.key and namespace is not None:
         store = guard_on(connection, serializer, Settings(namespace=namespace)).store
-        found += [store.get(note.key), store.get(job_of(note.key, JobClaims(job, None).owner))]
-    if note.slot:
-        store = guard_on(connection, serializer, Settings(namespace=note.slot.get(NAMESPACE, "taskguard"))).store
-        found.append(store.get(note.slot.get("run", "")))
+        found += [store.get(envelope.key), store.get(job_of(envelope.key, JobClaims(job, None).owner))]
+    if envelope.slot:
+        store = guard_on(connection, serializer, Settings(namespace=envelope.slot.get(NAMESPACE, "taskguard"))).store
+        found.append(store.get(envelope.slot.get("run", "")))
     return found

@@ -26,11 +26,11 @@ from taskguard.errors import KeyArgumentError, StoreError
 from taskguard.guard import new_attempt
 from taskguard.protocol.names import LONGEST, check_claim, check_job_id
 from taskguard.protocol.store import Completed, Ending, Entry, Held, Lease
-from taskguard.rq.guarded_job import NotedJob, noted_class
+from taskguard.rq.guarded_job import GuardedJob, guarded_job_class
 from taskguard.rq.guarding import JobGuard
+from taskguard.rq.holder_job import HolderJob
 from taskguard.rq.owner import is_other_run, job_id_of, owner_of, shown
 from taskguard.rq.stored_job import StoredJob
-from taskguard.rq.twin import Twin
 
 PATIENCE = 1.0
 """How long a call waits for a store that does not answer; then its job is enqueued unclaimed."""
@@ -62,7 +62,7 @@ class Admission:
         self._arguments = (args, kwargs)
         # An id that its caller chose may have been used before; this is another occurrence of it.
         run = os.urandom(4).hex() if is_named else ""
-        self.note = Envelope(run=run, idempotency_key=idempotency_key, queue_class=guarded.named_by(queue))
+        self.envelope = Envelope(run=run, idempotency_key=idempotency_key, queue_class=guarded.named_by(queue))
         """What the job is enqueued with."""
         self._id = job_id
         self._owner = owner_of(job_id, repeats, run)
@@ -71,22 +71,24 @@ class Admission:
         self._pending = pending
         """Claimed by this process, and enqueued when the caller executes its pipeline."""
         self._lease: Lease | None = None
-        self._holder: Twin | None = None
+        self._holder: HolderJob | None = None
         self.info = CallInfo("", job_id)
 
     def ask(self) -> Any:
         """The job that is the answer; None if this call is to be enqueued."""
         check_job_id("job_id", self._id)
         try:
-            self.note = self._guarded.identified(self.note, *self._arguments)
+            self.envelope = self._guarded.identified(self.envelope, *self._arguments)
         except KeyArgumentError:
             raise
         except TypeError:
             return None  # arguments that do not fit are for the body to refuse, as without a guard
-        self.info = CallInfo(self.note.key, self._id)
+        self.info = CallInfo(self.envelope.key, self._id)
         try:
             # Also where nothing is claimed yet: a worker that uses another store is to notice.
-            self.note = self.note._replace(store=self._guarded.store_name(self._guard, PATIENCE), at=time.time())
+            self.envelope = self.envelope._replace(
+                store=self._guarded.store_name(self._guard, PATIENCE), at=time.time()
+            )
             return self._decide()
         except StoreError as error:
             # The worker will ask. Whatever the store's trouble is, it is no reason to lose the call.
@@ -97,7 +99,7 @@ class Admission:
         policy = self._guarded.policy
         call = Call(
             policy=policy,
-            envelope=self.note,
+            envelope=self.envelope,
             owner=self._owner,
             new_attempt=new_attempt,
             waits_for=self._waits_for,
@@ -111,7 +113,7 @@ class Admission:
         if isinstance(effect, Answer):
             return self._answer(effect.found)
         assert isinstance(effect, Publish)
-        self.note = effect.envelope
+        self.envelope = effect.envelope
         if isinstance(effect.claimed, Lease):
             self._lease = effect.claimed
             self._pending[self._owner] = None
@@ -136,13 +138,15 @@ class Admission:
         if holder.owner in self._pending:
             self._holder = None  # it waits, with this very process, for its caller's pipeline
             return "coming", True
-        twin = self._holder = Twin(holder, self._queue.connection, self._queue.job_class, self._queue.serializer)
-        twin.wait_until_it_appears(self._guard.store)
-        if twin.is_gone:
-            return "gone", twin.job is not None
+        holder_job = self._holder = HolderJob(
+            holder, self._queue.connection, self._queue.job_class, self._queue.serializer
+        )
+        holder_job.wait_until_it_appears(self._guard.store)
+        if holder_job.is_gone:
+            return "gone", holder_job.job is not None
         if holder.state == "queued":
-            twin.enqueue_if_lost()
-        return "coming", twin.job is not None
+            holder_job.enqueue_if_lost()
+        return "coming", holder_job.job is not None
 
     def enqueued(self, job: Job) -> Any:
         """RQ has it: the handle, with what the guard has to say."""
@@ -165,11 +169,11 @@ class Admission:
     # -- answers ---------------------------------------------------------------------------------------------------
 
     def _about(self, held: Held) -> CallInfo:
-        return CallInfo(self.note.key, shown(held.owner), True, held.state, held.since)
+        return CallInfo(self.envelope.key, shown(held.owner), True, held.state, held.since)
 
     def _answer(self, found: Held | Completed) -> Any:
         if isinstance(found, Completed):
-            return handle(self._done(found), CallInfo(self.note.key, shown(found.owner), True, "done", found.at))
+            return handle(self._done(found), CallInfo(self.envelope.key, shown(found.owner), True, "done", found.at))
         if self._holder is not None and self._holder.job is not None:
             return handle(self._holder.job, self._about(found))
         job = self._pending.get(found.owner)
@@ -186,11 +190,11 @@ class Admission:
         return job
 
     def _fetch(self, owner: str) -> Job | None:
-        queue, kind = self._queue, noted_class(self._queue.job_class)
+        queue, kind = self._queue, guarded_job_class(self._queue.job_class)
         if not job_id_of(owner):
             return None
         try:
-            job: NotedJob = kind.fetch(job_id_of(owner), connection=queue.connection, serializer=queue.serializer)
+            job: GuardedJob = kind.fetch(job_id_of(owner), connection=queue.connection, serializer=queue.serializer)
         except NoSuchJobError:
             return None
         return job if job.origin == queue.name and not is_other_run(job.run_name, owner) else None

@@ -8,7 +8,7 @@ from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Layer, Terms, job_queue_entry, key_layer, slot_layer
 from taskguard.guard import Guard
 from taskguard.protocol.policy import Policy
-from taskguard.rq.guarded_job import NotedJob
+from taskguard.rq.guarded_job import GuardedJob
 from taskguard.rq.guarding import JobGuard, Settings, guard_on
 from taskguard.rq.job_metadata import NAMESPACE
 from taskguard.rq.owner import AFTER, owner_of
@@ -20,19 +20,19 @@ _TAKEN = ("lease", "on_lost", "max_starts")
 class JobClaims:
     """From the outside in: the run of its slot if it is scheduled, then its key if its function is guarded."""
 
-    def __init__(self, job: NotedJob, guarded: JobGuard | None) -> None:
+    def __init__(self, job: GuardedJob, guarded: JobGuard | None) -> None:
         self.job = job
         self.guarded = guarded
-        self.slot = Note.of(job.note.slot) if job.note.slot else None
+        self.slot = Note.of(job.envelope.slot) if job.envelope.slot else None
         self.settings = guarded.settings if guarded is not None else Settings()
-        self.owner = owner_of(job.id, job.repeats_left, job.note.run)
+        self.owner = owner_of(job.id, job.repeats_left, job.envelope.run)
         """Of its key; of its slot it is the id, which schedulers know."""
 
     def guards(self) -> list[Guard]:
         """One for each layer: slots are in the queue's own Redis, a function may have a store of its own."""
         job, guards = self.job, []
         if self.slot is not None:
-            namespace = (job.note.slot or {}).get(NAMESPACE, "taskguard")
+            namespace = (job.envelope.slot or {}).get(NAMESPACE, "taskguard")
             guards = [guard_on(job.connection, job.serializer, Settings(namespace=namespace))]
         return guards if self.guarded is None else [*guards, self.guarded.guard(job.connection, job.serializer)]
 
@@ -48,7 +48,7 @@ class JobClaims:
     def queue_entry(self) -> str:
         """The entry that holds its place in the queue; a scheduled job has the run of its slot."""
         is_slot = self.guarded is None or self.slot is not None
-        return "" if is_slot or self.guarded is None else job_queue_entry(self.guarded.policy, self.job.note)
+        return "" if is_slot or self.guarded is None else job_queue_entry(self.guarded.policy, self.job.envelope)
 
     def terms(self) -> Terms:
         # RQ itself knows what became of a queued job: none counts as lost.
@@ -72,7 +72,7 @@ class JobClaims:
 
         if not owner.startswith(PREFIX):
             return owner.partition(AFTER)[0] == self.job.id
-        return job_id_of(owner) == self.job.id and not is_other_run(self.job.note.run, owner)
+        return job_id_of(owner) == self.job.id and not is_other_run(self.job.envelope.run, owner)
 
 
 def arguments_of(job: Any) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ from rq.exceptions import StopRequested
 from taskguard.errors import ConfigurationError, StoreError
 from taskguard.protocol.store import Store
 from taskguard.rq.guarding import Settings, guard_on
-from taskguard.rq.publishing import Publisher
+from taskguard.rq.publishing import SlotPublisher
 from taskguard.rq.timetable import OPTIONS, entry_of
 from taskguard.schedule.boundaries import moment_of
 from taskguard.schedule.entry import ScheduledEntry, Slot, Timing
@@ -55,7 +55,7 @@ class GuardedCronScheduler(CronScheduler):
         self._keeper = Timekeeper(
             self._guard.store, listeners=self._guard.listeners, republish_after=republish_after, queued_for=queued_for
         )
-        self.publisher = Publisher(connection, self._guard, namespace, republish_after)
+        self.publisher = SlotPublisher(connection, self._guard, namespace, republish_after)
         self.entries: dict[str, tuple[ScheduledEntry, CronJob]] = {}
         self._look_at: dict[str, float] = {}
         self._problems: list[Exception] = []

@@ -37,12 +37,12 @@ from taskguard.guard import new_attempt
 from taskguard.protocol.store import Completed, Entry, Held, How
 from taskguard.rq.claims import JobClaims
 from taskguard.rq.clock import LONGEST_WAIT, JobClock
-from taskguard.rq.guarded_job import NotedJob, PutBack, noted
+from taskguard.rq.guarded_job import Deferral, GuardedJob, as_guarded_job
 from taskguard.rq.guarding import BEGUN, JobGuard
+from taskguard.rq.holder_job import HolderJob
 from taskguard.rq.job_state import AWAY, given_up, is_ours, patiently
 from taskguard.rq.owner import job_id_of, next_owner, occurrence_of, shown
-from taskguard.rq.replay import NothingToTell, replay
-from taskguard.rq.twin import Twin
+from taskguard.rq.replay import NothingToReport, replay
 from taskguard.runtime.backoff import pauses
 from taskguard.runtime.clocks import since_boot
 from taskguard.runtime.switch import is_off
@@ -85,7 +85,7 @@ def _run_unguarded(job: Job, guarded: JobGuard | None, body: Callable[[], Any], 
     key = guarded.name
     with suppress(TypeError):  # arguments that do not fit: the body says so itself
         key = guarded.keys(args, kwargs)
-    with UnguardedFence(key, job.id, noted(job).note.idempotency_key):
+    with UnguardedFence(key, job.id, as_guarded_job(job).envelope.idempotency_key):
         return to_its_end(body)
 
 
@@ -98,12 +98,12 @@ class RQDelivery(Port):
         on_error = guarded.settings.on_store_error if guarded is not None else "retry"
         self.patience = UNTIL_REDIS_IS_BACK if on_error == "retry" else 0.0
         """How long a silent Redis is asked, if that is longer than the guard's patience."""
-        found = job if isinstance(job, NotedJob) else patiently(lambda: noted(job), self.patience)
-        self.job: NotedJob = found.as_guarded()
+        found = job if isinstance(job, GuardedJob) else patiently(lambda: as_guarded_job(job), self.patience)
+        self.job: GuardedJob = found.take_in_hand()
         self.claims = JobClaims(self.job, guarded)
         self.guards = self.claims.guards()
         self.slot = self.claims.slot
-        self.envelope = self.job.note
+        self.envelope = self.job.envelope
         self.name = f"{guarded.name if guarded is not None else self.job.func_name}[{self.job.id}]"
         self.attempt = getattr(job, ATTEMPT, "") or new_attempt()
         self.is_sync = self.job.worker_name == "sync"
@@ -112,7 +112,7 @@ class RQDelivery(Port):
         self._has_spent_time = False
         """The time of the job went on while it waited."""
         self._has_run = False
-        self._has_noted_end = False
+        self._has_recorded_end = False
         self._retry: Retry | None = None
         if job.worker_name and not self.is_sync:
             work_as(job.worker_name)
@@ -123,7 +123,7 @@ class RQDelivery(Port):
         except AWAY:
             if self._has_run or self.is_sync or "machine" not in vars(self):
                 raise
-            return self._put_back(self.machine.envelope, "waits for the queue's Redis, which does not answer")
+            return self._defer(self.machine.envelope, "waits for the queue's Redis, which does not answer")
 
     # -- what it is ------------------------------------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class RQDelivery(Port):
         if self.guarded is None and self.claims.guarded is not None:
             self.claims = JobClaims(self.job, None)
         job, claims = self.job, self.claims
-        job.note = self.envelope
+        job.envelope = self.envelope
         self.body = partial(to_its_end, self.body)
         facts = Facts(
             attempt=self.attempt,
@@ -175,13 +175,13 @@ class RQDelivery(Port):
     # -- the engine's port -----------------------------------------------------------------------------------------
 
     def look_after(self, holder: Held | Entry) -> fx.Known:
-        twin = Twin(holder, self.job.connection, type(self.job), self.job.serializer)
-        twin.wait_until_it_appears(self.guards[-1].store)
-        if twin.is_gone:
-            twin.end(self.guards[-1], self.machine.layers[-1].policy)
+        holder_job = HolderJob(holder, self.job.connection, type(self.job), self.job.serializer)
+        holder_job.wait_until_it_appears(self.guards[-1].store)
+        if holder_job.is_gone:
+            holder_job.end(self.guards[-1], self.machine.layers[-1].policy)
             return "gone"
-        twin.enqueue_if_lost()
-        return "put_off" if twin.is_put_off else "coming"
+        holder_job.enqueue_if_lost()
+        return "put_off" if holder_job.is_put_off else "coming"
 
     def rename(self, done: Completed) -> tuple[tuple[Layer, ...] | None, bool]:
         """Whether the end that was found is that of an earlier occurrence of this id; then this is the next one."""
@@ -222,24 +222,24 @@ class RQDelivery(Port):
     def before(self, step: fx.Settle) -> None:
         """An end is noted in the job's hash before the store knows of it: a second copy looks there whose it is."""
         if isinstance(step.error, TooManyStartsError):
-            self.job.note_end(for_good=True)
-            self._has_noted_end = True
+            self.job.record_end(for_good=True)
+            self._has_recorded_end = True
         is_refused = step.spares_other_run and self.machine.layers[step.at].slot is None
         is_end = step.matters and (step.error is not None or (step.verb == "complete" and self.job.is_scheduled_again))
         if is_end or is_refused:
-            self.note_end()
+            self.record_end()
 
-    def note_end(self) -> None:
+    def record_end(self) -> None:
         """This enqueueing of the job has come to its end. Once: ends of a job that is scheduled again are counted."""
-        if not self._has_noted_end:
-            patiently(self.job.note_end, self.patience)
-            self._has_noted_end = True
+        if not self._has_recorded_end:
+            patiently(self.job.record_end, self.patience)
+            self._has_recorded_end = True
 
     def comes_again(self, error: BaseException) -> tuple[bool, float] | None:
         if self.job.should_retry:
             return True, self.job.get_retry_interval()
         with suppress(RedisError):
-            self.note_end()
+            self.record_end()
         return False, 0.0
 
     def run(self, works: Sequence[Work]) -> fx.Ended:
@@ -281,7 +281,7 @@ class RQDelivery(Port):
     # -- last effects ----------------------------------------------------------------------------------------------
 
     def returned(self, effect: fx.Return) -> Any:
-        self.job.note = self.machine.envelope
+        self.job.envelope = self.machine.envelope
         return effect.value
 
     def fail(self, effect: fx.Raise) -> Any:
@@ -297,37 +297,37 @@ class RQDelivery(Port):
         return effect.ended.value
 
     def replay(self, done: Completed) -> Any:
-        self.job.note = self.machine.envelope
+        self.job.envelope = self.machine.envelope
         return replay(self, done)
 
     def drop(self, effect: fx.Drop) -> Any:
-        self.job.note = self.machine.envelope
+        self.job.envelope = self.machine.envelope
         if effect.why == COPY_RUNS or self.machine.ended is not None:
             return self._lost()
         done = effect.done
         if done is None and effect.holder is None:
-            return PutBack()  # of a job that RQ does not have any more: nothing comes of it
+            return Deferral()  # of a job that RQ does not have any more: nothing comes of it
         if done is None or (done.how == "skipped" and self.slot is not None):
             return None  # a scheduled job that was skipped
         return replay(self, done)
 
     def defer(self, envelope: Envelope, reason: fx.Reason, within: float) -> Any:
-        self.job.note = self.machine.envelope
-        return self._lost() if reason in ("lost", "replaced") else self._put_back(envelope, fx.WHY[reason])
+        self.job.envelope = self.machine.envelope
+        return self._lost() if reason in ("lost", "replaced") else self._defer(envelope, fx.WHY[reason])
 
-    def _put_back(self, envelope: Envelope, why: str) -> PutBack:
-        self.job.note = envelope
+    def _defer(self, envelope: Envelope, why: str) -> Deferral:
+        self.job.envelope = envelope
         _logger.info("deferred: %s %s", self.name, why)
         self.clock.stop()
         patiently(self.job.connection.ping, self.patience)  # RQ writes it down there, and asks only once
-        return PutBack()
+        return Deferral()
 
     def _lost(self) -> Any:
         """This run was replaced. It has nothing to say about a job that somebody else has in hand."""
         if self._is_left_to_us():
-            return self._put_back(self.machine.envelope, fx.WHY["lost"])
+            return self._defer(self.machine.envelope, fx.WHY["lost"])
         if self.has_our_worker:
-            raise NothingToTell(f"{self.key}: its lease is over")
+            raise NothingToReport(f"{self.key}: its lease is over")
         raise LeaseLostError(self.key, self._token())
 
     def _token(self) -> int:
@@ -350,13 +350,13 @@ class RQDelivery(Port):
 
     def forget_waiting(self) -> None:
         """Should RQ run it again, it waits for nobody yet."""
-        self.job.note = note = self.machine.envelope
-        if note.join or note.since:
-            self.job.note = note.as_new()
-            patiently(self.job.save_note, self.patience)
+        self.job.envelope = envelope = self.machine.envelope
+        if envelope.join or envelope.since:
+            self.job.envelope = envelope.as_new()
+            patiently(self.job.save_envelope, self.patience)
 
     def run_without_store(self) -> Any:
-        self.job.note = self.machine.envelope
+        self.job.envelope = self.machine.envelope
         self._has_run = True
         self.clock.start()
         return super().run_without_store()

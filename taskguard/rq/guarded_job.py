@@ -24,7 +24,7 @@ from taskguard.rq.job_metadata import read, written
 if TYPE_CHECKING:
     from rq import Queue
 
-NOTE = "taskguard"
+ENVELOPE_FIELD = "taskguard"
 """The field that holds the note."""
 ENDED = "taskguard_ended"
 """The field that names the enqueueing whose run has ended (see `owner.py`)."""
@@ -32,15 +32,15 @@ ENDS = "taskguard_ends"
 """The field that counts the runs that have ended of that one enqueueing; without it, one has."""
 
 
-class PutBack(Retry):
+class Deferral(Retry):
     """What a body returns to RQ so that its job is enqueued again, at once and at the end of the queue."""
 
     def __init__(self) -> None:
         super().__init__(max=sys.maxsize)
 
 
-class NotedJob(Job):
-    note = Envelope()
+class GuardedJob(Job):
+    envelope = Envelope()
     is_guarded = False
     """A guarded worker reads every job as one of these; it is as RQ made it unless its function is guarded."""
     is_scheduled_again = False
@@ -52,25 +52,25 @@ class NotedJob(Job):
     def restore(self, raw_data: Any) -> Any:
         super().restore(raw_data)
         if not self.is_guarded:  # else it is in hand, and its body wants to know what is new
-            self.read_note(raw_data.get(NOTE.encode()))
+            self.read_envelope(raw_data.get(ENVELOPE_FIELD.encode()))
 
-    def read_note(self, note: bytes | None) -> None:
-        found = read(note)
-        self.note = found if found.made == self.made else Envelope()
+    def read_envelope(self, envelope: bytes | None) -> None:
+        found = read(envelope)
+        self.envelope = found if found.made == self.made else Envelope()
 
-    def as_guarded(self) -> NotedJob:
+    def take_in_hand(self) -> GuardedJob:
         """In hand: from here on this delivery goes by what is known now, whatever a body does to the job."""
         self.is_guarded = True
         self.is_scheduled_again = is_scheduled_again(self)
         self._enqueueing = ""
         self._enqueueing = self.enqueueing
-        self.note = self.note._replace(made=self.made, run=self.run_name)
+        self.envelope = self.envelope._replace(made=self.made, run=self.run_name)
         return self
 
     def to_dict(self, include_meta: bool = True, include_result: bool = True) -> dict[str, Any]:
         mapping = super().to_dict(include_meta=include_meta, include_result=include_result)
-        if include_meta and self.note != Envelope():
-            mapping[NOTE] = written(self.note)
+        if include_meta and self.envelope != Envelope():
+            mapping[ENVELOPE_FIELD] = written(self.envelope)
         if not include_meta and self.is_guarded:
             # RQ writes down the end of a run. Somebody may have enqueued the same id meanwhile, as rq-scheduler does.
             mapping.pop("enqueued_at", None)
@@ -101,34 +101,34 @@ class NotedJob(Job):
     def guard_at(self, queue_class: Any) -> JobGuard | None:
         """What guards its function, at a worker with queues of that class; its caller's may be of another."""
         found = guard_for(self.func, queue_class)
-        if found is None and self.note.queue_class:
-            found = guard_for(self.func, _imported(self.note.queue_class))
+        if found is None and self.envelope.queue_class:
+            found = guard_for(self.func, _imported(self.envelope.queue_class))
         return found
 
     def _handle_retry_result(self, queue: Queue, pipeline: Any, *args: Any, **kwargs: Any) -> None:
-        if isinstance(self._result, PutBack):
-            self.put_back(queue, pipeline)
+        if isinstance(self._result, Deferral):
+            self.defer(queue, pipeline)
         else:
             super()._handle_retry_result(queue, pipeline, *args, **kwargs)
 
-    def put_back(self, queue: Queue, pipeline: Any) -> None:
+    def defer(self, queue: Queue, pipeline: Any) -> None:
         """Into its queue again, as it is: nothing is written but what changes by that.
 
         A job that was cancelled, deleted or ended while it waited stays so.
         """
         again = int(self.is_scheduled_again)
-        pipeline.eval(_PUT_BACK, 2, self.key, queue.key, self.id, written(self.note), self.ttl or 0, again)
+        pipeline.eval(_DEFER, 2, self.key, queue.key, self.id, written(self.envelope), self.ttl or 0, again)
 
-    def save_note(self) -> None:
-        self.connection.eval(_SET, 1, self.key, NOTE, written(self.note))
+    def save_envelope(self) -> None:
+        self.connection.eval(_SET, 1, self.key, ENVELOPE_FIELD, written(self.envelope))
 
-    def note_end(self, *, for_good: bool = False) -> None:
+    def record_end(self, *, for_good: bool = False) -> None:
         """This enqueueing of the job has come to its end; *for_good*: and RQ shall not start it again by itself.
 
         Written before the store is told: a second copy that finds the end there looks here whether it is its own.
         """
         counted = ENDS if self.is_scheduled_again else ""
-        self.connection.eval(_NOTE_END, 1, self.key, ENDED, self.enqueueing, int(for_good), counted)
+        self.connection.eval(_RECORD_END, 1, self.key, ENDED, self.enqueueing, int(for_good), counted)
         if for_good:
             self.retries_left = 0
 
@@ -146,7 +146,7 @@ class NotedJob(Job):
     @property
     def run_name(self) -> str:
         """Tells apart the jobs that were given one id, also by queues that write no note."""
-        return self.note.run if self.note.made else self.made
+        return self.envelope.run if self.envelope.made else self.made
 
 
 def _imported(path: str) -> Any:
@@ -169,29 +169,29 @@ def is_scheduled_again(job: Job) -> bool:
     return "interval" in meta or "cron_string" in meta
 
 
-def noted_class(base: Any) -> Any:
-    return base if issubclass(base, NotedJob) else _made_of(base)
+def guarded_job_class(base: Any) -> Any:
+    return base if issubclass(base, GuardedJob) else _made_of(base)
 
 
 @cache
 def _made_of(base: Any) -> Any:
-    return NotedJob if base is Job else type(f"Noted{base.__name__}", (NotedJob, base), {})
+    return GuardedJob if base is Job else type(f"Guarded{base.__name__}", (GuardedJob, base), {})
 
 
-def with_note(job: Any, note: Envelope) -> NotedJob:
+def with_envelope(job: Any, envelope: Envelope) -> GuardedJob:
     """The very same object, with that note."""
-    job.__class__ = noted_class(type(job))
-    job.note = note._replace(made=job.made)
+    job.__class__ = guarded_job_class(type(job))
+    job.envelope = envelope._replace(made=job.made)
     return job  # type: ignore[no-any-return]
 
 
-def noted(job: Job) -> NotedJob:
+def as_guarded_job(job: Job) -> GuardedJob:
     """The very same object, with the note that it has in Redis."""
-    if isinstance(job, NotedJob):
+    if isinstance(job, GuardedJob):
         return job
-    found: Any = job.connection.hget(job.key, NOTE)
-    made = with_note(job, Envelope())
-    made.read_note(found)
+    found: Any = job.connection.hget(job.key, ENVELOPE_FIELD)
+    made = with_envelope(job, Envelope())
+    made.read_envelope(found)
     return made
 
 
@@ -200,20 +200,20 @@ def noted(job: Job) -> NotedJob:
 _CARRIED = "taskguard:note"
 
 
-def carried(meta: Mapping[str, Any] | None, note: Envelope) -> dict[str, Any]:
+def carried(meta: Mapping[str, Any] | None, envelope: Envelope) -> dict[str, Any]:
     """The meta of a call, and its note: RQ makes a job of all that it is given."""
-    return {**(meta or {}), _CARRIED: note}
+    return {**(meta or {}), _CARRIED: envelope}
 
 
-def note_carried_by(meta: Mapping[str, Any] | None) -> Envelope:
-    note = (meta or {}).get(_CARRIED)
-    return note if isinstance(note, Envelope) else Envelope()
+def envelope_carried_by(meta: Mapping[str, Any] | None) -> Envelope:
+    envelope = (meta or {}).get(_CARRIED)
+    return envelope if isinstance(envelope, Envelope) else Envelope()
 
 
 def put_down(job: Job) -> Job:
     """The job that RQ has made, with the note that was carried by its meta."""
-    note = (job.meta or {}).pop(_CARRIED, None)
-    return job if note is None else with_note(job, note)
+    envelope = (job.meta or {}).pop(_CARRIED, None)
+    return job if envelope is None else with_envelope(job, envelope)
 
 
 # -- scripts -----------------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ _SET = """
 if redis.call('HEXISTS', KEYS[1], 'data') == 1 then redis.call('HSET', KEYS[1], ARGV[1], ARGV[2]) end
 """
 
-_NOTE_END = """
+_RECORD_END = """
 -- KEYS: the job. ARGV: field, the enqueueing that has ended, 1 if no retries are left to it, field of the count if any.
 if redis.call('HEXISTS', KEYS[1], 'data') == 0 then return end
 -- A parent that settles late for its dead horse does not take back the end of a later enqueueing.
@@ -241,7 +241,7 @@ if ARGV[3] == '1' and redis.call('HEXISTS', KEYS[1], 'retries_left') == 1 then
 end
 """
 
-_PUT_BACK = """
+_DEFER = """
 -- KEYS: the job, its queue. ARGV: its id, its note, its ttl, 1 if a scheduler enqueues this id time after time.
 local status = redis.call('HGET', KEYS[1], 'status')
 if redis.call('HEXISTS', KEYS[1], 'data') == 0 then

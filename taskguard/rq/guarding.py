@@ -129,10 +129,10 @@ class JobGuard(GuardedFunction):
     @cached_property
     def defaults(self) -> dict[str, Any]:
         """Options of RQ for each call that does not give its own."""
-        theirs = part_of(self._options, _RQ)
-        if "timeout" in theirs:  # as RQ's own decorator spells it
-            theirs["job_timeout"] = theirs.pop("timeout")
-        return theirs
+        rq_options = part_of(self._options, _RQ)
+        if "timeout" in rq_options:  # as RQ's own decorator spells it
+            rq_options["job_timeout"] = rq_options.pop("timeout")
+        return rq_options
 
     @cached_property
     def keys(self) -> KeyMaker:  # type: ignore[override]
@@ -198,15 +198,15 @@ class JobGuard(GuardedFunction):
             return _OWN + self.settings.namespace
         return self._identity.name(guard, patience)
 
-    def is_for_another_store(self, guard: Guard, note: Envelope, connection: Redis) -> bool:
+    def is_for_another_store(self, guard: Guard, envelope: Envelope, connection: Redis) -> bool:
         """Whether the caller of the job has claimed it in another store than this process asks."""
-        if not note.store or (self.settings.store is None and note.store == self.store_name(guard, 0.0)):
+        if not envelope.store or (self.settings.store is None and envelope.store == self.store_name(guard, 0.0)):
             return False
-        namespace = own_namespace(note.store)
+        namespace = own_namespace(envelope.store)
         if namespace is None:
-            return self._identity.is_other(guard, note.store, note.at)
-        theirs = replace(self.settings, store=None, namespace=namespace)
-        own = Identity().name(guard_on(connection, DefaultSerializer, theirs), guard.patience)
+            return self._identity.is_other(guard, envelope.store, envelope.at)
+        in_queue_redis = replace(self.settings, store=None, namespace=namespace)
+        own = Identity().name(guard_on(connection, DefaultSerializer, in_queue_redis), guard.patience)
         return own != self._identity.name(guard, guard.patience)
 
     def call(self, args: Any, kwargs: Any) -> Any:

@@ -13,7 +13,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq.job import JobStatus
 
 from taskguard.protocol.store import How
-from taskguard.rq.guarded_job import NotedJob
+from taskguard.rq.guarded_job import GuardedJob
 from taskguard.runtime.backoff import pauses
 from taskguard.runtime.clocks import since_boot
 
@@ -25,20 +25,20 @@ LEAST_PATIENCE = 10.0
 _logger = logging.getLogger("taskguard")
 
 
-def status_of(job: NotedJob) -> str:
+def status_of(job: GuardedJob) -> str:
     """Empty if the job was deleted."""
     status: Any = job.connection.hget(job.key, "status")
     return str((status or b"").decode())
 
 
-def is_ours(job: NotedJob, patience: float) -> bool:
+def is_ours(job: GuardedJob, patience: float) -> bool:
     """Whether the job is this worker's to defer: RQ has not given it to another one, and has not ended it."""
     found: Any = patiently(lambda: job.connection.hmget(job.key, "status", "worker_name"), patience)
     status, worker = [(value or b"").decode() for value in found]
     return job.worker_name != "sync" and bool(status == JobStatus.STARTED) and bool(worker == job.worker_name)
 
 
-def given_up(job: NotedJob) -> How | None:
+def given_up(job: GuardedJob) -> How | None:
     """How the job was ended while it waited, if it was."""
     try:
         status = status_of(job)

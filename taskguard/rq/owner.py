@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from taskguard.rq.guarded_job import ENDED, ENDS, NotedJob
+from taskguard.rq.guarded_job import ENDED, ENDS, GuardedJob
 
 PREFIX = "rq:"
 """Keys can be shared with Celery, whose owners look the same: only those that start so are jobs of RQ."""
@@ -33,8 +33,8 @@ def job_id_of(owner: str) -> str:
 
 def is_other_run(run: str, owner: str) -> bool:
     """Whether a job of that run, and of the owner's id, which its callers chose, is another call than the owner's."""
-    _, theirs = [*owner.removeprefix(PREFIX).split(":"), ""][:2]
-    return run not in ("", theirs)
+    _, owner_run = [*owner.removeprefix(PREFIX).split(":"), ""][:2]
+    return run not in ("", owner_run)
 
 
 def shown(owner: str) -> str:
@@ -42,13 +42,13 @@ def shown(owner: str) -> str:
     return job_id_of(owner) or owner
 
 
-def occurrence_of(job: NotedJob, owner: str) -> str:
+def occurrence_of(job: GuardedJob, owner: str) -> str:
     """For what must happen once in each occurrence. A job that failed, and is put back by hand, is the same one."""
     name = owner if job.is_scheduled_again else owner.partition(AFTER)[0]
     return name.removeprefix(PREFIX)
 
 
-def next_owner(job: NotedJob, owner: str) -> str:
+def next_owner(job: GuardedJob, owner: str) -> str:
     """The occurrence after those that have ended; empty if this delivery is a leftover copy of one of them."""
     first, _, is_later = owner.partition(AFTER)
     if is_later and not job.is_scheduled_again:

@@ -12,16 +12,16 @@ from typing import Any
 
 from taskguard.fence import current_fence
 from taskguard.keys.signatures import fence_parameter
-from taskguard.rq.guarded_job import NotedJob, noted_class
+from taskguard.rq.guarded_job import GuardedJob, guarded_job_class
 from taskguard.rq.guarding import guard_of
 
 
-class PerformedJob(NotedJob):
+class PerformedJob(GuardedJob):
     def _execute(self) -> Any:
         own = guard_of(self.func)
         guarded = self.guard_at(self.queue_class) if own is None else own
-        if self.note.slot is None and guarded is own:
-            if own is None and self.note.key:
+        if self.envelope.slot is None and guarded is own:
+            if own is None and self.envelope.key:
                 from taskguard.rq.unguarded import let_run
 
                 let_run(self)
@@ -44,16 +44,16 @@ class PerformedJob(NotedJob):
 def performed(job: Any) -> Any:
     """The very same job, ready to be run."""
     if not isinstance(job, PerformedJob):
-        job.__class__ = _performed_class(noted_class(type(job)))
+        job.__class__ = _performed_class(guarded_job_class(type(job)))
     return job
 
 
 @cache
 def _performed_class(base: Any) -> Any:
-    return PerformedJob if base is NotedJob else type(base.__name__, (PerformedJob, base), {})
+    return PerformedJob if base is GuardedJob else type(base.__name__, (PerformedJob, base), {})
 
 
-def _fence_wanted(job: NotedJob) -> str | None:
+def _fence_wanted(job: GuardedJob) -> str | None:
     """The parameter of a plain function that is given the fence, unless its caller gives it."""
     function = job.func
     if not inspect.isfunction(function):

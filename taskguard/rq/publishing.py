@@ -20,7 +20,7 @@ from taskguard.engine.drive import end_queued
 from taskguard.engine.envelope import Envelope
 from taskguard.guard import Guard
 from taskguard.protocol.store import Ending, Entry, How
-from taskguard.rq.guarded_job import NOTE, with_note
+from taskguard.rq.guarded_job import ENVELOPE_FIELD, with_envelope
 from taskguard.rq.job_metadata import NAMESPACE, written
 from taskguard.schedule.entry import Slot
 
@@ -32,7 +32,7 @@ _OVER: dict[str, How] = {
 }
 
 
-class Publisher:
+class SlotPublisher:
     def __init__(self, connection: Any, guard: Guard, namespace: str, republish_after: float) -> None:
         self._connection = connection
         self._guard = guard
@@ -72,12 +72,12 @@ class Publisher:
         return "expired" if data is None else _OVER.get((status or b"").decode())
 
     def _enqueue(self, cron_job: CronJob, slot: Slot, pipeline: Any) -> None:
-        note = Envelope(slot={**slot.note().as_dict(), NAMESPACE: self._namespace})
+        envelope = Envelope(slot={**slot.note().as_dict(), NAMESPACE: self._namespace})
         queue = Queue(cron_job.queue_name, connection=self._connection)
         options = {**cron_job.job_options, "job_id": slot.job_id, "pipeline": pipeline}
         function: Any = cron_job.func
         job = queue.enqueue(function, *cron_job.args, **cron_job.kwargs, **options)
-        pipeline.hset(job.key, NOTE, written(with_note(job, note).note))
+        pipeline.hset(job.key, ENVELOPE_FIELD, written(with_envelope(job, envelope).envelope))
         _remember(cron_job, job, pipeline)
 
     def _enqueue_if_lost(self, queue_name: str, slot: Slot) -> None:
@@ -97,11 +97,11 @@ def _remember(cron_job: CronJob, job: Job, pipeline: Any) -> None:
     key = getattr(cron_job, "job_history_key", None)
     if key is None or job.enqueued_at is None:
         return
-    at, theirs = job.enqueued_at.timestamp(), cast(Any, rq.cron)
+    at, rq_cron = job.enqueued_at.timestamp(), cast(Any, rq.cron)
     pipeline.zadd(key, {job.id: at})
-    pipeline.zremrangebyrank(key, 0, -(theirs.DEFAULT_CRON_JOB_HISTORY_LIMIT + 1))
-    pipeline.expire(key, theirs.DEFAULT_CRON_JOB_HISTORY_TTL)
-    theirs.cron_job_registry.add(cron_job.name, pipeline, enqueue_timestamp=at)
+    pipeline.zremrangebyrank(key, 0, -(rq_cron.DEFAULT_CRON_JOB_HISTORY_LIMIT + 1))
+    pipeline.expire(key, rq_cron.DEFAULT_CRON_JOB_HISTORY_TTL)
+    rq_cron.cron_job_registry.add(cron_job.name, pipeline, enqueue_timestamp=at)
 
 
 _ENQUEUE_IF_LOST = """

@@ -17,7 +17,7 @@ from rq.job import Job, JobStatus
 from taskguard.engine.envelope import Envelope
 from taskguard.errors import ConfigurationError
 from taskguard.rq.admission import Admission
-from taskguard.rq.guarded_job import NotedJob, carried, note_carried_by, put_down, with_note
+from taskguard.rq.guarded_job import GuardedJob, carried, envelope_carried_by, put_down, with_envelope
 from taskguard.rq.guarding import guard_for, guard_of
 from taskguard.rq.job_metadata import IDEMPOTENCY_KEY
 from taskguard.rq.performing import performed
@@ -79,7 +79,7 @@ class GuardedQueue(Queue):
         answer = admission.ask()
         if answer is not None:
             return answer
-        with_note(job, admission.note)
+        with_envelope(job, admission.envelope)
         try:
             return admission.enqueued(super().enqueue_job(job, pipeline=pipeline, at_front=at_front, **options))
         except BaseException:
@@ -96,7 +96,7 @@ class GuardedQueue(Queue):
         answer = admission.ask()
         if answer is not None:
             return answer
-        with_note(job, admission.note)
+        with_envelope(job, admission.envelope)
         try:
             return admission.enqueued(super().schedule_job(job, datetime, pipeline=pipeline, **options))
         except BaseException:
@@ -118,7 +118,7 @@ class GuardedQueue(Queue):
                 data = self._named(data, waiting, admissions)
                 answer = admissions[data.job_id].ask() if data.job_id in admissions else None
                 if answer is None:
-                    accepted.append(self._noted(data, admissions.get(data.job_id)))
+                    accepted.append(self._with_envelope(data, admissions.get(data.job_id)))
                 answers.append(data.job_id if answer is None else answer)
             enqueued = {job.id: job for job in super().enqueue_many(accepted, pipeline=pipeline, **options)}
         except BaseException:
@@ -146,8 +146,8 @@ class GuardedQueue(Queue):
         if is_off():
             return None
         is_named = job._id is not None
-        note = job.note if isinstance(job, NotedJob) else Envelope()  # of any other job nothing is known
-        if job.enqueued_at is not None or note.key:
+        envelope = job.envelope if isinstance(job, GuardedJob) else Envelope()  # of any other job nothing is known
+        if job.enqueued_at is not None or envelope.key:
             return None  # it was enqueued before, or scheduled, so it is no new call
         function = job.func_name if job.instance is None else getattr(job.instance, str(job.func_name), None)
         guarded = guard_for(function, self)
@@ -160,7 +160,7 @@ class GuardedQueue(Queue):
             is_named=is_named,
             args=tuple(job.args) if job.instance is None else (job.instance, *job.args),
             kwargs=job.kwargs,
-            idempotency_key=note.idempotency_key,
+            idempotency_key=envelope.idempotency_key,
             repeats=job.repeats_left,
             ttl=job.ttl,
             delay=delay,
@@ -183,7 +183,7 @@ class GuardedQueue(Queue):
             is_named=is_named,
             args=(data.func.__self__, *args) if ismethod(data.func) else args,
             kwargs=data.kwargs or {},
-            idempotency_key=note_carried_by(data.meta).idempotency_key,
+            idempotency_key=envelope_carried_by(data.meta).idempotency_key,
             repeats=data.repeat.times if data.repeat else None,
             ttl=data.ttl,
             delay=0.0,
@@ -191,8 +191,8 @@ class GuardedQueue(Queue):
         )
         return data
 
-    def _noted(self, data: Any, admission: Admission | None) -> Any:
-        return data if admission is None else data._replace(meta=carried(data.meta, admission.note))
+    def _with_envelope(self, data: Any, admission: Admission | None) -> Any:
+        return data if admission is None else data._replace(meta=carried(data.meta, admission.envelope))
 
     def _answer(self, answer: Any, enqueued: dict[str, Job]) -> Any:
         """The job that a call of many is answered with; a duplicate of another one among them gets that very job."""
@@ -215,9 +215,9 @@ def claiming(queue: Queue) -> Queue:
     if isinstance(queue, GuardedQueue):
         return queue
     base: Any = type(queue)
-    twin = copy.copy(queue)
-    twin.__class__ = _guarded_class(base)
-    return twin
+    guarded = copy.copy(queue)
+    guarded.__class__ = _guarded_class(base)
+    return guarded
 
 
 def _knows_commit_modes(kind: type) -> bool:

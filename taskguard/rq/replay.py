@@ -17,38 +17,42 @@ if TYPE_CHECKING:
     from taskguard.rq.delivery import RQDelivery
 
 
-class NothingToTell(Exception):  # noqa: N818 - no error: this delivery ends, and the job is another one's
+class NothingToReport(Exception):  # noqa: N818 - no error: this delivery ends, and the job is another one's
     """A guarded worker ends this execution and writes nothing to the job."""
 
 
-def replay(it: RQDelivery, done: Completed) -> Any:
-    if not it.claims.is_this_job(done.owner) and (done.how == "failed" or it.job.is_scheduled_again):
-        it.note_end()  # it has its receipt, so what is enqueued from now on is another occurrence
-    if it.has_our_worker and it.claims.is_this_job(done.owner):
-        status = status_of(it.job)
+def replay(delivery: RQDelivery, done: Completed) -> Any:
+    if not delivery.claims.is_this_job(done.owner) and (done.how == "failed" or delivery.job.is_scheduled_again):
+        delivery.record_end()  # it has its receipt, so what is enqueued from now on is another occurrence
+    if delivery.has_our_worker and delivery.claims.is_this_job(done.owner):
+        status = status_of(delivery.job)
         if status in (JobStatus.FINISHED, JobStatus.FAILED):
-            raise NothingToTell(f"it is a second copy, and the job is {status}")
+            raise NothingToReport(f"it is a second copy, and the job is {status}")
     if done.how == "succeeded":
-        return _value_of(it, done)
+        return _value_of(delivery, done)
     words = f"it was {done.how}"
     if done.outcome is not None:
         with suppress(NotKept):
-            words = it.guards[-1].outcomes.decode_error(done.outcome)
-    it.forget_waiting()
+            words = delivery.guards[-1].outcomes.decode_error(done.outcome)
+    delivery.forget_waiting()
     raise EarlierFailureError(done.key, shown(done.owner), words)
 
 
-def _value_of(it: RQDelivery, done: Completed) -> Any:
+def _value_of(delivery: RQDelivery, done: Completed) -> Any:
     problem = "it was too large, or could not be written down"
     if done.outcome is not None:
         try:
-            return it.guards[-1].outcomes.decode(done.outcome)
+            return delivery.guards[-1].outcomes.decode(done.outcome)
         except NotKept as error:
             problem = str(error)
-    if it.job.result_ttl == 0:
+    if delivery.job.result_ttl == 0:
         return None
-    twin = Job(job_id_of(done.twin or done.owner) or "-", connection=it.job.connection, serializer=it.job.serializer)
-    found = twin.latest_result()
+    holder_job = Job(
+        job_id_of(done.twin or done.owner) or "-",
+        connection=delivery.job.connection,
+        serializer=delivery.job.serializer,
+    )
+    found = holder_job.latest_result()
     if found is not None and found.type == found.Type.SUCCESSFUL:
         return found.return_value
     raise OutcomeNotKeptError(done.key, shown(done.owner), problem)

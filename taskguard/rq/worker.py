@@ -27,10 +27,10 @@ from taskguard.rq import singleton_task  # noqa: F401 - so that no work horse ha
 from taskguard.rq.abandoned import EVERY as LOOKS_EVERY
 from taskguard.rq.abandoned import find_abandoned
 from taskguard.rq.delivery import ATTEMPT  # nor this
-from taskguard.rq.guarded_job import PutBack, is_scheduled_again, noted, noted_class
+from taskguard.rq.guarded_job import Deferral, as_guarded_job, guarded_job_class, is_scheduled_again
 from taskguard.rq.guarding import warm
 from taskguard.rq.performing import performed
-from taskguard.rq.replay import NothingToTell
+from taskguard.rq.replay import NothingToReport
 from taskguard.rq.settle import defer_if_stuck, settle_for
 from taskguard.runtime.switch import is_off
 
@@ -57,7 +57,7 @@ class GuardedWorkerMixin(BaseWorker):
             kwargs["queue_class"] = own
             queues = [_as(own, queue) for queue in ensure_job_list(queues)]
         super().__init__(queues, *args, **kwargs)
-        self.job_class = noted_class(self.job_class)  # read with its note: that costs no question of its own
+        self.job_class = guarded_job_class(self.job_class)  # read with its note: that costs no question of its own
 
     # -- where the body runs -----------------------------------------------------------------------------------------
 
@@ -73,14 +73,14 @@ class GuardedWorkerMixin(BaseWorker):
     def perform_job(self, job: Job, queue: Queue) -> bool:
         # The id of the execution is known here and in the parent, and nowhere else: it is the attempt.
         setattr(job, ATTEMPT, self.execution.id if self.execution else "")
-        performed(noted(job)).queue_class = type(queue)
+        performed(as_guarded_job(job)).queue_class = type(queue)
         self._performs = True
         try:
             if not is_off() and _is_leftover(job, queue):
                 self._leave_intermediate_queue(job)
-                raise NothingToTell(f"it is a leftover copy, the job is {job.get_status(refresh=False).value}")
+                raise NothingToReport(f"it is a leftover copy, the job is {job.get_status(refresh=False).value}")
             return bool(super().perform_job(job, queue))
-        except NothingToTell as reason:
+        except NothingToReport as reason:
             self._end_execution(job, reason)
             return True
         finally:
@@ -95,20 +95,20 @@ class GuardedWorkerMixin(BaseWorker):
         # The first thing that RQ does when a body has raised. Raised again from here, it leaves `perform_job`, past all
         # that would be written.
         error = sys.exc_info()[1]
-        if isinstance(error, NothingToTell):
+        if isinstance(error, NothingToReport):
             raise error
         # By their names: one that cannot be imported is a failure of the job, and told where RQ calls it.
-        if noted(job).is_guarded and not job._success_callback_name and not job._failure_callback_name:
+        if as_guarded_job(job).is_guarded and not job._success_callback_name and not job._failure_callback_name:
             job.ended_at = job.last_heartbeat = now()  # written in a moment, with the end of the job
         else:
             super().handle_execution_ended(job, queue, heartbeat_ttl)
 
     def handle_job_retry(self, job: Job, queue: Queue, retry: Any, *args: Any, **kwargs: Any) -> None:
-        if not isinstance(retry, PutBack):
+        if not isinstance(retry, Deferral):
             super().handle_job_retry(job, queue, retry, *args, **kwargs)
             return
         with self.connection.pipeline() as pipeline:
-            job.put_back(queue, pipeline)  # type: ignore[attr-defined] # only a noted one returns this
+            job.defer(queue, pipeline)  # type: ignore[attr-defined] # only a noted one returns this
             self.cleanup_execution(job, pipeline=pipeline)
             pipeline.execute()
 
@@ -141,7 +141,7 @@ class GuardedWorkerMixin(BaseWorker):
                 return
 
             def settle() -> bool:
-                return settle_for(job, noted(job).guard_at(queue), attempt, is_stopped=is_stopped)
+                return settle_for(job, as_guarded_job(job).guard_at(queue), attempt, is_stopped=is_stopped)
 
             if _in_a_child(settle):
                 gone = "its horse is gone, and another worker has the job"
@@ -151,7 +151,7 @@ class GuardedWorkerMixin(BaseWorker):
 
     def _end_execution(self, job: Job, why: object) -> None:
         """This execution is over, and the job is somebody else's."""
-        self.log.info("Worker %s: job %s: nothing to tell, %s", self.name, job.id, why)
+        self.log.info("Worker %s: job %s: nothing to report, %s", self.name, job.id, why)
         with self.connection.pipeline() as pipeline:
             self.cleanup_execution(job, pipeline=pipeline)
             pipeline.execute()
@@ -213,7 +213,7 @@ def _is_leftover(job: Job, queue: Queue) -> bool:
     if job.get_status(refresh=False) not in (JobStatus.FINISHED, JobStatus.FAILED) or is_scheduled_again(job):
         return False
     try:
-        return noted(job).note.slot is not None or noted(job).guard_at(queue) is not None
+        return as_guarded_job(job).envelope.slot is not None or as_guarded_job(job).guard_at(queue) is not None
     except Exception:
         return False  # it cannot be found, or read: RQ says so
 

@@ -24,7 +24,7 @@ from rq.job import Job
 import tests.scene
 from taskguard.engine.envelope import Envelope
 from taskguard.rq import GuardedQueue, GuardedSimpleWorker
-from taskguard.rq.guarded_job import NOTE
+from taskguard.rq.guarded_job import ENVELOPE_FIELD
 from taskguard.rq.guarding import guard_on
 from taskguard.rq.job_metadata import read
 from taskguard.rq.publishing import Publisher
@@ -244,7 +244,7 @@ class Scene(tests.scene.Scene):
 
     def note(self, job: Any) -> Envelope:
         """What the guard has written down with the job."""
-        return read(self.connection.hget(job.key, NOTE))
+        return read(self.connection.hget(job.key, ENVELOPE_FIELD))
 
     @property
     def idle_workers(self) -> list[Any]:

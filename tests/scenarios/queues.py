@@ -36,7 +36,7 @@ from taskguard.engine.envelope import Envelope
 from taskguard.guard import Guard
 from taskguard.protocol.store import Lease, State
 from taskguard.rq import GuardedQueue, GuardedSimpleWorker, delivery
-from taskguard.rq.guarded_job import NOTE, NotedJob, noted
+from taskguard.rq.guarded_job import ENVELOPE_FIELD, GuardedJob, as_guarded_job
 from taskguard.rq.guarding import guard_on
 from taskguard.rq.job_metadata import read, written
 from taskguard.rq.owner import owner_of
@@ -449,7 +449,7 @@ class RQFunction(Function):
     def leave(self, *args: Any, joins: str = "") -> Any:
         job = rq.Queue(self.queue.queue.name, connection=self.queue.connection).enqueue(self.task, *args)
         if joins:
-            self.queue.write(job, self.queue.in_hand(job).note._replace(join=joins))
+            self.queue.write(job, self.queue.in_hand(job).envelope._replace(join=joins))
         return job
 
     def at_once(self, *args: Any) -> Outcome:
@@ -530,17 +530,17 @@ class RQQueue(Queue):
 
     def owner(self, call: Any) -> str:
         job = self.in_hand(call)
-        return owner_of(job.id, job.repeats_left, job.note.run)
+        return owner_of(job.id, job.repeats_left, job.envelope.run)
 
     def envelope(self, call: Any) -> Envelope:
-        return read(self.connection.hget(call.key, NOTE))
+        return read(self.connection.hget(call.key, ENVELOPE_FIELD))
 
-    def in_hand(self, call: Any) -> NotedJob:
+    def in_hand(self, call: Any) -> GuardedJob:
         """The job as its worker has it."""
-        return noted(Job.fetch(call.id, self.connection)).as_guarded()
+        return as_guarded_job(Job.fetch(call.id, self.connection)).take_in_hand()
 
     def write(self, job: Job, envelope: Envelope) -> None:
-        self.connection.hset(job.key, NOTE, written(envelope))
+        self.connection.hset(job.key, ENVELOPE_FIELD, written(envelope))
 
     def process_is_gone(self, function: Function, call: Any, *, has_begun: bool, is_stopped: bool) -> None:
         if has_begun:

@@ -16,7 +16,7 @@ from taskguard.engine.drive import end_queued
 from taskguard.guard import Guard
 from taskguard.protocol.policy import Policy
 from taskguard.protocol.store import MICROS, Claimant, Ending, Entry, Held, How, Store
-from taskguard.rq.guarded_job import NotedJob, noted_class
+from taskguard.rq.guarded_job import GuardedJob, guarded_job_class
 from taskguard.rq.owner import is_other_run, job_id_of
 
 APPEARS_WITHIN = 1.0
@@ -27,7 +27,7 @@ LOST_AFTER = 300.0
 _AHEAD = (JobStatus.QUEUED, JobStatus.STARTED, JobStatus.DEFERRED, JobStatus.SCHEDULED)
 
 
-class Twin:
+class HolderJob:
     """The holder of a key, as RQ sees it."""
 
     def __init__(self, held: Held | Entry, connection: Any, job_class: type[Job] = Job, serializer: Any = None) -> None:
@@ -35,7 +35,7 @@ class Twin:
         self.id = job_id_of(held.owner)
         """Empty if it is no job of RQ: then RQ can say nothing about it."""
         self._connection = connection
-        self._job_class = noted_class(job_class)
+        self._job_class = guarded_job_class(job_class)
         self._serializer = serializer
         self.job = self._fetch(self.id)
 
@@ -43,7 +43,7 @@ class Twin:
         if not job_id:
             return None
         try:
-            job: NotedJob = self._job_class.fetch(job_id, connection=self._connection, serializer=self._serializer)
+            job: GuardedJob = self._job_class.fetch(job_id, connection=self._connection, serializer=self._serializer)
         except NoSuchJobError:
             return None
         # The record of an earlier call with this id says nothing about this one, which is still on its way.
