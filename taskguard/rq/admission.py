@@ -1,7 +1,7 @@
 """What happens when a guarded call is made: the engine decides, and RQ enqueues.
 
-A job that is answered with is one that RQ has. Where RQ has it no more (cancelled, deleted, expired) the holder is
-ended, and this call takes its place.
+A duplicate gets the holder's job only if RQ still has that job. If RQ does not (cancelled, deleted, expired), the call
+ends the holder and takes its place in the queue.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from taskguard.rq.owner import is_other_run, job_id_of, owner_of, shown
 from taskguard.rq.stored_job import StoredJob
 
 PATIENCE = 1.0
-"""How long a call waits for a store that does not answer; then its job is enqueued unclaimed."""
+"""Seconds that a call waits for an unavailable store. Then its job is enqueued without a claim."""
 
 _logger = logging.getLogger("taskguard")
 
@@ -60,7 +60,7 @@ class Admission:
         self._guarded = guarded
         self._guard = guarded.guard(queue.connection, queue.serializer)
         self._arguments = (args, kwargs)
-        # An id that its caller chose may have been used before; this is another occurrence of it.
+        # The caller may have used its own id before; this is another occurrence of that id.
         run = os.urandom(4).hex() if is_named else ""
         self.envelope = Envelope(run=run, idempotency_key=idempotency_key, queue_class=guarded.named_by(queue))
         """What the job is enqueued with."""
@@ -69,30 +69,30 @@ class Admission:
         queued_for = min(LONGEST, guarded.settings.queued_for + delay)
         self._waits_for = queued_for if ttl is None else min(queued_for, float(ttl))
         self._pending = pending
-        """Claimed by this process, and enqueued when the caller executes its pipeline."""
+        """Jobs that this process claimed, and that RQ gets when the caller executes its pipeline."""
         self._lease: Lease | None = None
         self._holder: HolderJob | None = None
         self.info = CallInfo("", job_id)
 
     def ask(self) -> Any:
-        """The job that is the answer; None if this call is to be enqueued."""
+        """The job to return to the caller; None if this call must be enqueued."""
         check_job_id("job_id", self._id)
         try:
             self.envelope = self._guarded.identified(self.envelope, *self._arguments)
         except KeyArgumentError:
             raise
         except TypeError:
-            return None  # arguments that do not fit are for the body to refuse, as without a guard
+            return None  # the body refuses arguments that do not fit, as without a guard
         self.info = CallInfo(self.envelope.key, self._id)
         try:
-            # Also where nothing is claimed yet: a worker that uses another store is to notice.
+            # Even if the call claims nothing yet: a worker that uses another store must notice.
             self.envelope = self.envelope._replace(
                 store=self._guarded.store_name(self._guard, PATIENCE), at=time.time()
             )
             return self._decide()
         except StoreError as error:
-            # The worker will ask. Whatever the store's trouble is, it is no reason to lose the call.
-            _logger.warning("%s[%s] is enqueued unclaimed: %s", self._guarded.name, self._id, error)
+            # The worker will claim. A failing store is not a reason to lose the call.
+            _logger.warning("%s[%s] was enqueued without a claim: %s", self._guarded.name, self._id, error)
             return None
 
     def _decide(self) -> Any:
@@ -134,9 +134,9 @@ class Admission:
         return call.settled(carry_out(self._guard, effect))
 
     def _look_after(self, holder: Held | Entry) -> tuple[fx.Known, bool]:
-        """What RQ knows of the job that has the place, and whether it has a handle."""
+        """What RQ knows of the holder's job, and whether the caller can get it as a handle."""
         if holder.owner in self._pending:
-            self._holder = None  # it waits, with this very process, for its caller's pipeline
+            self._holder = None  # this process claimed it, and its caller has not executed the pipeline yet
             return "coming", True
         holder_job = self._holder = HolderJob(
             holder, self._queue.connection, self._queue.job_class, self._queue.serializer
@@ -149,18 +149,18 @@ class Admission:
         return "coming", holder_job.job is not None
 
     def enqueued(self, job: Job) -> Any:
-        """RQ has it: the handle, with what the guard has to say."""
+        """RQ has the job: return it as the handle, with its `CallInfo`."""
         if self._lease is not None:
             if self._pending is not None and self._owner in self._pending:
                 self._pending[self._owner] = job
             if self._guarded.policy.key_space is not None:
-                # Celery may share the key: it publishes for a holder that nobody is known to have published.
+                # Celery may share the key: it republishes a holder whose message is not confirmed.
                 with suppress(StoreError):
                     self._guard.store.mark([(self._lease, self._waits_for)], copy_for=self._waits_for)
         return handle(job, self.info)
 
     def refused(self) -> None:
-        """RQ does not want it. If a worker has it all the same, the claim is not ours any more to release."""
+        """RQ refused the job. If a worker has it all the same, the store ignores this release."""
         if self._lease is not None:
             self._pending.pop(self._owner, None)
             with suppress(StoreError):

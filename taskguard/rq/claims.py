@@ -1,4 +1,4 @@
-"""Which claims a job of RQ's has: for the process that runs it, and for its worker, which may settle it."""
+"""The claims of an RQ job: for the process that runs it, and for its worker, which may settle it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class JobClaims:
         self.slot = Note.of(job.envelope.slot) if job.envelope.slot else None
         self.settings = guarded.settings if guarded is not None else Settings()
         self.owner = owner_of(job.id, job.repeats_left, job.envelope.run)
-        """Of its key; of its slot it is the id, which schedulers know."""
+        """The owner of its key. The owner of its slot is the job id, which schedulers know."""
 
     def guards(self) -> list[Guard]:
-        """One for each layer: slots are in the queue's own Redis, a function may have a store of its own."""
+        """One for each layer: slots are in the queue's own Redis, a function may have its own store."""
         job, guards = self.job, []
         if self.slot is not None:
             namespace = (job.envelope.slot or {}).get(NAMESPACE, "taskguard")
@@ -39,19 +39,19 @@ class JobClaims:
     def layers(self, envelope: Envelope, slot_owner: str = "") -> tuple[Layer, ...]:
         layers: tuple[Layer, ...] = ()
         if self.slot is not None:
-            # Nothing of RQ's comes again by itself when its worker has died: no scheduler is to wait for that.
+            # RQ does not redeliver a job whose worker died: schedulers must not wait for that.
             layers = (slot_layer(self.slot, self._slot_policy(self.slot), slot_owner or self.job.id, kept=False),)
         if self.guarded is None:
             return layers
         return (*layers, key_layer(self.guarded.policy, envelope, self.owner, self.slot))
 
     def queue_entry(self) -> str:
-        """The entry that holds its place in the queue; a scheduled job has the run of its slot."""
+        """The entry that holds its place in the queue; empty for a scheduled job, which has the run of its slot."""
         is_slot = self.guarded is None or self.slot is not None
         return "" if is_slot or self.guarded is None else job_queue_entry(self.guarded.policy, self.job.envelope)
 
     def terms(self) -> Terms:
-        # RQ itself knows what became of a queued job: none counts as lost.
+        # RQ itself knows the state of a queued job, so none counts as lost.
         return Terms(
             queued_for=self.settings.queued_for,
             republish_after=self.settings.queued_for,
@@ -63,7 +63,7 @@ class JobClaims:
         if self.guarded is not None:
             chosen = {name: getattr(self.guarded.policy, name) for name in _TAKEN}
             if slot.overlap != "cancel_other":
-                chosen["on_lost"] = "continue"  # the key of the function is what counts
+                chosen["on_lost"] = "continue"  # the function's own key decides
         return Policy.trusted(keep_for=slot.keep_for, **chosen)
 
     def is_this_job(self, owner: str) -> bool:

@@ -1,7 +1,7 @@
-"""`GuardedCronScheduler`: RQ's cron, any number of them side by side, and each slot happens once.
+"""`GuardedCronScheduler`: RQ's cron. Run any number of them; each slot runs once.
 
-Reads the same configuration as `rq cron`. What is due is worked out by `taskguard.schedule`, which all schedulers agree
-on through the store; that store is the Redis of the queues.
+It reads the same configuration as `rq cron`. `taskguard.schedule` computes what is due, and all schedulers agree on it
+through the store, which is the queues' own Redis.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from taskguard.schedule.keeper import Timekeeper
 __all__ = ["GuardedCronScheduler", "register"]
 
 LONGEST_SLEEP = 60.0
-"""As RQ: its list of schedulers forgets one that is not heard of for twice as long."""
+"""As in RQ: its list of schedulers drops one that was silent for twice as long."""
 TRY_AGAIN = 1.0
-"""Seconds after which a Redis that did not answer is asked again."""
+"""Seconds until the next try after Redis did not answer."""
 
 
 class GuardedCronScheduler(CronScheduler):
-    """Drop-in for `rq.cron.CronScheduler`; `taskguard rq-cron` where RQ's command names its own class."""
+    """Drop-in for `rq.cron.CronScheduler`. From a shell use `taskguard rq-cron`: RQ's command uses its own class."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class GuardedCronScheduler(CronScheduler):
         queued_for: float = 86400.0,
         **options: Any,
     ) -> None:
-        """*timing* is for entries that say nothing themselves; the rest of ours is as for `singleton_task`."""
+        """*timing* is the default for entries; our other options are those of `singleton_task`."""
         super().__init__(connection, *args, **options)
         self._timing = timing or Timing()
         self._guard = guard_on(connection, self.serializer, Settings(namespace=namespace))
@@ -67,7 +67,7 @@ class GuardedCronScheduler(CronScheduler):
         return self._guard.store
 
     def now(self) -> int:
-        """Microseconds since 1970, by the clock that all schedulers go by."""
+        """Microseconds since 1970, by the clock that all schedulers share."""
         return self._keeper.clock.now()
 
     # -- what there is ---------------------------------------------------------------------------------------------
@@ -81,13 +81,13 @@ class GuardedCronScheduler(CronScheduler):
             self._problems.append(error)
             raise
         if entry.label in self.entries:
-            self.log.warning("%s is registered twice, with all that it says; it runs once", entry.name)
+            self.log.warning("%s is registered twice with the same options; it runs once", entry.name)
             return cron_job
         self.entries[entry.label] = entry, cron_job
         return cron_job
 
     def load_config_from_file(self, config_path: str) -> None:
-        """As RQ; but what is wrong in the file is an error, and not only a line in the log."""
+        """As RQ does, but raise an error for a wrong entry, where RQ only logs it."""
         self._problems.clear()
         super().load_config_from_file(config_path)
         if self._problems:
@@ -105,7 +105,7 @@ class GuardedCronScheduler(CronScheduler):
         return enqueued
 
     def _look(self, label: str, entry: ScheduledEntry, cron_job: CronJob) -> bool:
-        """Settle what is due of one entry; whether that was something."""
+        """Settle the due slots of one entry; return whether any was published."""
         published = []
 
         def publish(slot: Slot) -> None:
@@ -118,10 +118,10 @@ class GuardedCronScheduler(CronScheduler):
                 self.publisher.end_if_over(self.store.get(entry.slot(0).run_key), keep_for)
             pause = self._keeper.look(entry, publish)
         except (StoreError, RedisError) as error:
-            self.log.error("%s: %s; again in %s s", entry.name, error, TRY_AGAIN)
+            self.log.error("%s: %s; retrying in %s s", entry.name, error, TRY_AGAIN)
             pause = TRY_AGAIN
-        except Exception:  # a job that cannot be written, say: the others go on
-            self.log.exception("%s: its job is not enqueued; again in %s s", entry.name, TRY_AGAIN)
+        except Exception:  # for example a job that cannot be serialized: the other entries continue
+            self.log.exception("%s: could not enqueue its job; retrying in %s s", entry.name, TRY_AGAIN)
             pause = TRY_AGAIN
         self._look_at[label] = time.monotonic() + pause
         if published:
@@ -130,7 +130,7 @@ class GuardedCronScheduler(CronScheduler):
         return bool(published)
 
     def _following(self, entry: ScheduledEntry) -> datetime | None:
-        """For those who look at RQ's list of schedulers."""
+        """The next slot, shown in RQ's list of schedulers."""
         found = entry.schedule.after(time.time_ns() // 1000)
         return None if found is None else moment_of(found)
 
@@ -157,7 +157,7 @@ class GuardedCronScheduler(CronScheduler):
 
     @contextmanager
     def _not_to_be_interrupted(self) -> Iterator[None]:
-        """A signal in the middle of an exchange would leave half a reply behind, and a slot waiting for its lease."""
+        """Delay a stop signal: it could leave half a reply unread, and a slot blocked until its lease expires."""
         self._is_looking = True
         try:
             yield
@@ -182,7 +182,7 @@ def register(
     anchor: datetime | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """As `rq.cron.register`, with what RQ does not know of a schedule. A plain `rq cron` takes no notice of it."""
+    """As `rq.cron.register`, with taskguard's options for a schedule. A plain `rq cron` ignores them."""
     ours = {"overlap": overlap, "catch_up": catch_up, "catch_up_window": catch_up_window, "anchor": anchor}
     given = {name: value for name, value in ours.items() if value is not None}
     if given:

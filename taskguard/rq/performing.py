@@ -1,7 +1,7 @@
-"""A job in the hands of one of our workers, or of a queue that runs it at once: what runs is what guards its function.
+"""A job that a guarded worker, or a synchronous queue, runs: it calls the function through its guard.
 
-A plain worker calls the function itself. That is enough for a function that is decorated, and not for one that is
-guarded by its name, or that a schedule calls.
+A plain worker calls the function itself. That is enough for a decorated function, but not for one that is guarded by
+name or called by a schedule.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class PerformedJob(GuardedJob):
                 from taskguard.rq.unguarded import let_run
 
                 let_run(self)
-            return super()._execute()  # which guards itself, if it is guarded
-        from taskguard.rq.delivery import deliver  # most jobs do without
+            return super()._execute()  # a decorated function guards itself
+        from taskguard.rq.delivery import deliver  # most jobs do not need it
 
         args = self.args if self.instance is None else (self.instance, *self.args)
         if guarded is None:
@@ -34,7 +34,7 @@ class PerformedJob(GuardedJob):
         return deliver(self, guarded, lambda: guarded.call(args, self.kwargs), args, self.kwargs)
 
     def _call_plain(self) -> Any:
-        """A plain function that a schedule calls is given the fence of its slot, where it wants one."""
+        """Pass the fence of the slot to a plain function that a schedule calls, if it takes one."""
         name = _fence_wanted(self)
         if name is None:
             return super()._execute()
@@ -42,7 +42,7 @@ class PerformedJob(GuardedJob):
 
 
 def performed(job: Any) -> Any:
-    """The very same job, ready to be run."""
+    """The same object, as a `PerformedJob`."""
     if not isinstance(job, PerformedJob):
         job.__class__ = _performed_class(guarded_job_class(type(job)))
     return job
@@ -54,7 +54,7 @@ def _performed_class(base: Any) -> Any:
 
 
 def _fence_wanted(job: GuardedJob) -> str | None:
-    """The parameter of a plain function that is given the fence, unless its caller gives it."""
+    """The parameter of a plain function that receives the fence, unless its caller passes it."""
     function = job.func
     if not inspect.isfunction(function):
         return None

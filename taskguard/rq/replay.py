@@ -1,4 +1,4 @@
-"""What a delivery answers whose work had ended before: the same end, as RQ would have told it."""
+"""Replays the end of work that had ended before this delivery, as RQ would report it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from taskguard.rq.delivery import RQDelivery
 
 
-class NothingToReport(Exception):  # noqa: N818 - no error: this delivery ends, and the job is another one's
+class NothingToReport(Exception):  # noqa: N818 - not an error: only this delivery ends
     """A guarded worker ends this execution and writes nothing to the job."""
 
 
 def replay(delivery: RQDelivery, done: Completed) -> Any:
     if not delivery.claims.is_this_job(done.owner) and (done.how == "failed" or delivery.job.is_scheduled_again):
-        delivery.record_end()  # it has its receipt, so what is enqueued from now on is another occurrence
+        delivery.record_end()  # it has its receipt, so a later enqueueing is another occurrence
     if delivery.has_our_worker and delivery.claims.is_this_job(done.owner):
         status = status_of(delivery.job)
         if status in (JobStatus.FINISHED, JobStatus.FAILED):
@@ -39,7 +39,7 @@ def replay(delivery: RQDelivery, done: Completed) -> Any:
 
 
 def _value_of(delivery: RQDelivery, done: Completed) -> Any:
-    problem = "it was too large, or could not be written down"
+    problem = "it was too large, or could not be serialized"
     if done.outcome is not None:
         try:
             return delivery.guards[-1].outcomes.decode(done.outcome)

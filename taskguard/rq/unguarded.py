@@ -1,4 +1,4 @@
-"""A job that its caller has claimed, at a worker where nothing guards its function any more."""
+"""A job that its caller claimed, in a worker where nothing guards its function any more."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _logger = logging.getLogger("taskguard")
 
 
 def let_run(job: GuardedJob) -> None:
-    """Say so, and free the place in the queue that nobody will adopt: its entry would last for a day."""
+    """Log that, and release the queue entry, which no worker will adopt: it would last for a day."""
     if is_off():
         return
     envelope, why = job.envelope, "the function is not guarded here"
@@ -31,7 +31,7 @@ def let_run(job: GuardedJob) -> None:
     _logger.warning("%s[%s] runs unguarded: its caller claimed %s; %s", job.func_name, job.id, envelope.key, why)
     namespace = own_namespace(envelope.store)
     if namespace is None:
-        return  # in a store that this worker has not been told of
+        return  # the entry is in a store that this worker does not know
     guard = guard_on(job.connection, job.serializer, Settings(namespace=namespace))
     policy, owner = Policy.trusted(), owner_of(job.id, job.repeats_left, envelope.run)
     with suppress(StoreError):

@@ -40,7 +40,7 @@ from taskguard.rq.guarded_job import ENVELOPE_FIELD, GuardedJob, as_guarded_job
 from taskguard.rq.guarding import guard_on
 from taskguard.rq.job_metadata import read, written
 from taskguard.rq.owner import owner_of
-from taskguard.rq.publishing import Publisher
+from taskguard.rq.publishing import SlotPublisher
 from taskguard.rq.settle import settle_for
 from taskguard.schedule.entry import Slot
 from taskguard.stores.memory import MemoryStore
@@ -511,7 +511,7 @@ class RQQueue(Queue):
 
     def publish(self, slot: Slot, function: Function, *args: Any) -> Any:
         job = CronJob(func=function.task, queue_name=self.queue.name, args=args, interval=3600)
-        Publisher(self.connection, self.guard, "taskguard", 300.0).publish(job, slot)
+        SlotPublisher(self.connection, self.guard, "taskguard", 300.0).publish(job, slot)
         return Job.fetch(slot.job_id, self.connection)
 
     def outcome(self, call: Any) -> Outcome:
