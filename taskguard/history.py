@@ -29,7 +29,7 @@ from taskguard.runtime.whereabouts import whereabouts
 
 __all__ = ["Decision", "decisions"]
 
-Kept: TypeAlias = bool | Literal["arguments"]
+HistoryOption: TypeAlias = bool | Literal["arguments"]
 """Whether a history is kept; with the arguments of calls, if that is asked for."""
 ORDINARY: frozenset[Kind] = frozenset({"claimed", "completed", "released", "requeued"})
 """What happens all the time. It has a log of its own, so that it does not crowd out why a call was skipped."""
@@ -94,7 +94,7 @@ class Decision:
     event: Event
 
 
-def check_kept(name: str, value: Any) -> None:
+def check_history_option(name: str, value: Any) -> None:
     """ConfigurationError if the setting *name* has no such value."""
     if not isinstance(value, bool) and value != "arguments":
         raise ConfigurationError(f'{name}={value!r} is not known; write True, False, or "arguments" to keep those too')

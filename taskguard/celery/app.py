@@ -28,7 +28,7 @@ from celery.local import Proxy
 from celery.signals import worker_init
 
 from taskguard.celery.delivery import in_hand
-from taskguard.celery.guarding import ATTRIBUTE, Guarding, is_installed
+from taskguard.celery.guarding import ATTRIBUTE, AppGuard, is_installed
 from taskguard.celery.headers import AS_IS, IDEMPOTENCY_KEY, Call, without_local
 from taskguard.celery.publish import publish
 from taskguard.celery.result import handle, info
@@ -57,20 +57,20 @@ def install(app: Celery, **settings: Any) -> Celery:
     is_new = not is_installed(app)
     if is_new:
         _install(app)
-    guarding: Guarding = getattr(app, ATTRIBUTE)
-    guarding.give(settings)
+    app_guard: AppGuard = getattr(app, ATTRIBUTE)
+    app_guard.give(settings)
     if settings or is_new:
-        _guard_all(app, guarding)
+        _guard_all(app, app_guard)
     return app
 
 
 def _install(app: Celery) -> None:
-    guarding = Guarding(app, app.send_task)
-    setattr(app, ATTRIBUTE, guarding)
+    app_guard = AppGuard(app, app.send_task)
+    setattr(app, ATTRIBUTE, app_guard)
 
     def send_task(name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
         if len(rest) > len(POSITIONAL):
-            return guarding.send(name, args, kwargs, *rest, **options)  # which refuses that
+            return app_guard.send(name, args, kwargs, *rest, **options)  # which refuses that
         options.update(zip(POSITIONAL, rest, strict=False))
         key = options.pop("idempotency_key", None)
         if key is not None:
@@ -78,7 +78,7 @@ def _install(app: Celery) -> None:
         if options.get("headers"):
             options["headers"] = without_local(options["headers"])
         as_is = options.pop(AS_IS, False)
-        call = Call(guarding.send, name, args, kwargs, options)
+        call = Call(app_guard.send, name, args, kwargs, options)
         if as_is:
             return call.publish()
         delivery = in_hand.get()
@@ -88,19 +88,19 @@ def _install(app: Celery) -> None:
         guarded = getattr(task, "taskguard", None)
         if guarded is None:
             return call.publish()
-        return _publish_unguarded(call) if is_off() else publish(guarding, guarded, call)
+        return _publish_unguarded(call) if is_off() else publish(app_guard, guarded, call)
 
     close = app.close
 
     def close_with_guard() -> None:
         try:
-            guarding.close()
+            app_guard.close()
         finally:
             close()
 
     app.send_task, app.close = send_task, close_with_guard
     _show_whose_name_is_taken(app)
-    _guard_by_name(app, guarding)
+    _guard_by_name(app, app_guard)
     _refuse_plain_tasks_of_guarded_ones(app)
     watch_slots()
     worker_init.connect(_rescue_messages)
@@ -143,12 +143,12 @@ def _refuse_plain_tasks_of_guarded_ones(app: Celery) -> None:
     app.task = task
 
 
-def _guard_by_name(app: Celery, guarding: Guarding) -> None:
+def _guard_by_name(app: Celery, app_guard: AppGuard) -> None:
     make, register = app._task_from_fun, app.register_task
-    app._task_from_fun = lambda *args, **options: _guard(make(*args, **options), guarding)
-    app.register_task = lambda *args, **options: _guard(register(*args, **options), guarding)
+    app._task_from_fun = lambda *args, **options: _guard(make(*args, **options), app_guard)
+    app.register_task = lambda *args, **options: _guard(register(*args, **options), app_guard)
     # A lazy task keeps the method that was there when it was declared, and is made while the app is finalized.
-    app.on_after_finalize.connect(lambda **_: _guard_all(app, guarding), weak=False)
+    app.on_after_finalize.connect(lambda **_: _guard_all(app, app_guard), weak=False)
 
 
 def _show_whose_name_is_taken(app: Celery) -> None:
@@ -174,16 +174,16 @@ def _depth_of_user() -> int:
     return depth
 
 
-def _guard(task: Any, guarding: Guarding) -> Any:
+def _guard(task: Any, app_guard: AppGuard) -> Any:
     from taskguard.celery.task import guard_by_options  # which needs `install`
 
     refuse_guarded_body(task)
-    options = guarding.options_for(task.name)
+    options = app_guard.options_for(task.name)
     if options is not None:
         guard_by_options(task, options)
     return task
 
 
-def _guard_all(app: Celery, guarding: Guarding) -> None:
+def _guard_all(app: Celery, app_guard: AppGuard) -> None:
     for task in list(app._tasks.values()):
-        _guard(task, guarding)
+        _guard(task, app_guard)

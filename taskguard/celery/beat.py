@@ -18,7 +18,7 @@ from celery.beat import PersistentScheduler, Scheduler
 from celery.utils.imports import symbol_by_name
 
 from taskguard.celery.app import install
-from taskguard.celery.guarding import guarding_of, is_installed
+from taskguard.celery.guarding import app_guard_of, is_installed
 from taskguard.celery.headers import with_envelope
 from taskguard.celery.timetable import PREFIX, Facts, entry_of, facts_of, without_ours
 from taskguard.engine.envelope import Envelope
@@ -38,7 +38,7 @@ _STORE = ""
 _logger = logging.getLogger("taskguard")
 
 
-class Guarded(Scheduler):  # type: ignore[misc]
+class SlotScheduler(Scheduler):  # type: ignore[misc]
     """In front of a scheduler class; see `guarded`."""
 
     lock_key = None
@@ -56,16 +56,16 @@ class Guarded(Scheduler):  # type: ignore[misc]
             self.taskguard = self._new_keeper(workers_know)
 
     def _new_keeper(self, workers_know: bool) -> Timekeeper:
-        guarding = guarding_of(self.app)
-        settings = guarding.settings
+        app_guard = app_guard_of(self.app)
+        settings = app_guard.settings
         if not workers_know:
             _logger.warning(
                 "the workers of this app do not load taskguard, so runs may overlap, and a message that the broker "
                 "loses is not published again; call taskguard.celery.install(app) where the app is made"
             )
         return Timekeeper(
-            guarding.calls.store,
-            listeners=guarding.calls.listeners,
+            app_guard.calls.store,
+            listeners=app_guard.calls.listeners,
             tracked=workers_know,
             republish_after=settings.republish_after,
             queued_for=settings.queued_for,
@@ -76,14 +76,14 @@ class Guarded(Scheduler):  # type: ignore[misc]
         pauses = [min(float(self.max_interval), LONGEST_TICK)]
         entries = {}
         try:
-            for theirs in self.taskguard_entries():
-                entry = self._entry_of(theirs)
+            for beat_entry in self.taskguard_entries():
+                entry = self._entry_of(beat_entry)
                 if entry is not None:
-                    entries[theirs.name] = entry
-                    pauses.append(self._look(theirs, entry))
-            for theirs, entry in self._once_and_gone(entries):
-                entries[theirs.name] = entry
-                pauses.append(self._look(theirs, entry))
+                    entries[beat_entry.name] = entry
+                    pauses.append(self._look(beat_entry, entry))
+            for beat_entry, entry in self._once_and_gone(entries):
+                entries[beat_entry.name] = entry
+                pauses.append(self._look(beat_entry, entry))
         except StoreError as error:  # one that does not answer is not asked about each of a hundred entries
             self._complain(_STORE, f"slots wait for the store: {error}", logging.WARNING)
             return TRY_AGAIN
@@ -97,8 +97,8 @@ class Guarded(Scheduler):  # type: ignore[misc]
     def _once_and_gone(self, entries: Mapping[str, ScheduledEntry]) -> list[tuple[Any, ScheduledEntry]]:
         """Entries that have run once, and so are not in the list any more: their message may be lost all the same."""
         self._once = {
-            name: (theirs, entry)
-            for name, (theirs, entry) in self._once.items()
+            name: (beat_entry, entry)
+            for name, (beat_entry, entry) in self._once.items()
             if name in entries or self.taskguard.watches(entry)
         }
         return [found for name, found in self._once.items() if name not in entries]
@@ -107,25 +107,25 @@ class Guarded(Scheduler):  # type: ignore[misc]
         """Every entry there is, due or not."""
         return list(self.schedule.values())
 
-    def _entry_of(self, theirs: Any) -> ScheduledEntry | None:
+    def _entry_of(self, beat_entry: Any) -> ScheduledEntry | None:
         """The same one as long as the entry says the same: then nothing of it is worked out again."""
         try:
-            facts = facts_of(theirs)
+            facts = facts_of(beat_entry)
             known = self._lines.get(facts.name)
             if known is None or known[0] != facts or isinstance(facts.expires, datetime):
-                known = self._lines[facts.name] = facts, entry_of(facts, guarding_of(self.app).settings.timing)
+                known = self._lines[facts.name] = facts, entry_of(facts, app_guard_of(self.app).settings.timing)
             return known[1]
         except ConfigurationError as error:
-            self._complain(theirs.name, f"the entry {theirs.name} is not scheduled: {error}")
+            self._complain(beat_entry.name, f"the entry {beat_entry.name} is not scheduled: {error}")
         except Exception as error:  # one that nobody can read must not stop the others
-            self._complain(theirs.name, f"the entry {theirs.name} cannot be read: {error!r}", error=error)
+            self._complain(beat_entry.name, f"the entry {beat_entry.name} cannot be read: {error!r}", error=error)
         return None
 
-    def _look(self, theirs: Any, entry: ScheduledEntry) -> float:
+    def _look(self, beat_entry: Any, entry: ScheduledEntry) -> float:
         try:
             if entry.is_once and entry.enabled:
-                self._once[entry.name] = theirs, entry
-            pause = self.taskguard.look(entry, partial(self._publish, theirs))
+                self._once[entry.name] = beat_entry, entry
+            pause = self.taskguard.look(entry, partial(self._publish, beat_entry))
             self._complaints.pop(entry.name, None)
             return pause
         except StoreError:
@@ -141,60 +141,60 @@ class Guarded(Scheduler):  # type: ignore[misc]
             self._complaints[about] = text, time.monotonic()
             _logger.log(level, text, exc_info=error)
 
-    def _publish(self, theirs: Any, slot: Slot) -> None:
-        self.send(theirs, slot)
-        self._advance(theirs)
+    def _publish(self, beat_entry: Any, slot: Slot) -> None:
+        self.send(beat_entry, slot)
+        self._advance(beat_entry)
 
-    def send(self, theirs: Any, slot: Slot) -> None:
+    def send(self, beat_entry: Any, slot: Slot) -> None:
         """Send the entry's message for that slot."""
         # A copy, as Celery writes into the headers of the entry itself, and the slot would stay in them; and not by
         # copy(), which goes through what entries do to be pickled.
-        message = object.__new__(type(theirs))
-        vars(message).update(vars(theirs))
-        guarding = guarding_of(self.app)
+        message = object.__new__(type(beat_entry))
+        vars(message).update(vars(beat_entry))
+        app_guard = app_guard_of(self.app)
         envelope = Envelope(
             id=slot.job_id,
             slot=slot.note().as_dict(),
-            store=guarding.identity.name(guarding.calls, TRY_AGAIN),
+            store=app_guard.identity.name(app_guard.calls, TRY_AGAIN),
             at=time.time(),
         )
-        message.kwargs = without_ours(theirs.kwargs, PREFIX)
-        message.options = without_ours(theirs.options)
+        message.kwargs = without_ours(beat_entry.kwargs, PREFIX)
+        message.options = without_ours(beat_entry.options)
         message.options["task_id"] = slot.job_id
         message.options["headers"] = with_envelope(message.options.get("headers"), envelope)
         self.apply_async(message, producer=self.producer, advance=False)
 
-    def _advance(self, theirs: Any) -> None:
+    def _advance(self, beat_entry: Any) -> None:
         """What the scheduler itself keeps of the run (when, how often) is for people to read."""
         try:
-            following = self.reserve(theirs)
-            if getattr(getattr(theirs, "model", None), "one_off", False):
+            following = self.reserve(beat_entry)
+            if getattr(getattr(beat_entry, "model", None), "one_off", False):
                 following.is_due()  # which disables an entry that has run
         except Exception:  # whatever the scheduler's own storage raises: the slot is published
-            _logger.exception("the last run of %s is not written down", theirs.name)
+            _logger.exception("the last run of %s is not written down", beat_entry.name)
 
 
 @cache
 def guarded(scheduler: type) -> type:
     """*scheduler* with slots: the default one, django-celery-beat's `DatabaseScheduler`, RedBeat's, or your own."""
-    if issubclass(scheduler, Guarded):
+    if issubclass(scheduler, SlotScheduler):
         return scheduler
-    front: tuple[type, ...] = (Guarded,)
+    front: tuple[type, ...] = (SlotScheduler,)
     if hasattr(scheduler, "enabled_models_qs"):
-        front = (_ForDjango, Guarded)
+        front = (_ForDjango, SlotScheduler)
     elif scheduler.__module__.startswith("redbeat"):
-        front = (_ForRedBeat, Guarded)
+        front = (_ForRedBeat, SlotScheduler)
     return type(f"Guarded{scheduler.__name__}", (*front, scheduler), {"__module__": __name__})
 
 
-def find_entry(app: Celery, name: str, scheduler: str | None = None) -> tuple[Guarded, Any, ScheduledEntry]:
+def find_entry(app: Celery, name: str, scheduler: str | None = None) -> tuple[SlotScheduler, Any, ScheduledEntry]:
     """The entry of that name, as the app's scheduler has it: with that scheduler, its own and our form of it."""
     found = symbol_by_name(scheduler or app.conf.beat_scheduler, aliases=_ALIASES)
     # The default one's entries are the app's own; its file belongs to the beat that runs.
-    beat: Guarded = guarded(Scheduler if issubclass(found, PersistentScheduler) else found)(app)
-    for theirs in beat.taskguard_entries():
-        if theirs.name == name:
-            return beat, theirs, entry_of(facts_of(theirs), guarding_of(app).settings.timing)
+    beat: SlotScheduler = guarded(Scheduler if issubclass(found, PersistentScheduler) else found)(app)
+    for beat_entry in beat.taskguard_entries():
+        if beat_entry.name == name:
+            return beat, beat_entry, entry_of(facts_of(beat_entry), app_guard_of(app).settings.timing)
     raise ConfigurationError(f"there is no entry {name!r} in the schedule of {app.main}")
 
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from celery.exceptions import Ignore, Reject, Retry
 
 from taskguard.celery import first_success, held_back, inprocess
-from taskguard.celery.guarding import Guarding, TaskGuard, guarding_of
+from taskguard.celery.guarding import AppGuard, TaskGuard, app_guard_of
 from taskguard.celery.headers import ATTEMPT, Call, envelope_in
 from taskguard.celery.message import Message
 from taskguard.celery.outcomes import outcome_of
@@ -58,8 +58,8 @@ class CeleryDelivery(Port):
         self.task = task
         self.request = request
         self.guarded = getattr(task, "taskguard", None)
-        self.guarding: Guarding = guarding_of(task.app) if self.guarded is None else self.guarded.guarding
-        self.guard: Guard = self.guarding.guard
+        self.app_guard: AppGuard = app_guard_of(task.app) if self.guarded is None else self.guarded.app_guard
+        self.guard: Guard = self.app_guard.guard
         self.guards = (self.guard, self.guard)
         self.id = self.occurrence = str(request.id)
         self.name = f"{task.name}[{self.id}]"
@@ -84,10 +84,10 @@ class CeleryDelivery(Port):
         facts = Facts(
             attempt=self.attempt, is_this_job=self.id.__eq__, awaited=awaited, can_wait=not self.request.is_eager
         )
-        claims = self.guarding.claims(
+        claims = self.app_guard.claims(
             self.task, self.guarded, self.envelope, self.id, self.slot, self.request.retries or 0
         )
-        return Delivery.of(self.guarding.terms, facts, self.envelope, *claims)
+        return Delivery.of(self.app_guard.terms, facts, self.envelope, *claims)
 
     def fail_all(self, error: BaseException) -> None:
         """The job ends here, whatever became of its claims: Celery is about to call it failed."""
@@ -99,20 +99,20 @@ class CeleryDelivery(Port):
             step.error = error if layer.slot is None else None
             steps.append(step)
         settle_all(self.guards, steps)
-        self.note_end("failed")
+        self.record_end("failed")
 
     def is_for_another_store(self) -> bool:
-        return self.guarding.identity.is_other(self.guard, self.envelope.store, self.envelope.at)
+        return self.app_guard.identity.is_other(self.guard, self.envelope.store, self.envelope.at)
 
     # -- the engine's port -----------------------------------------------------------------------------------------
 
     def stand_in(self, holder: Held, envelope: Envelope) -> None:
         self.message.publish_for(holder.owner, envelope)
         with suppress(StoreUnavailableError):
-            self.guard.store.mark([(holder, holder.remaining)], copy_for=self.guarding.settings.republish_after)
+            self.guard.store.mark([(holder, holder.remaining)], copy_for=self.app_guard.settings.republish_after)
 
     def republish(self, envelope: Envelope, within: float) -> None:
-        self.message.publish_again(envelope, longest=self.guarding.longest_delay, within=within)
+        self.message.publish_again(envelope, longest=self.app_guard.longest_delay, within=within)
 
     def comes_again(self, error: BaseException) -> tuple[bool, float] | None:
         # A time limit is a failure. What ends the process is not: its parent settles, or the lease runs out.
@@ -120,7 +120,7 @@ class CeleryDelivery(Port):
 
     def run(self, works: Sequence[Work]) -> fx.Ended:
         if not self.request.is_eager:
-            works[-1].patience = self.guarding.patience_at_the_end
+            works[-1].patience = self.app_guard.patience_at_the_end
         if self.guarded is not None and self.task.taskguard_tracks_start:
             self._report_started()
         inprocess.bodies.add(self.attempt)
@@ -187,12 +187,12 @@ class CeleryDelivery(Port):
         if self.guarded is not None and effect.ended_as is not None:
             if effect.is_known and not self.message.ignores_result:
                 first_success.expect(self.task.backend, self.id)
-            self.note_end(effect.ended_as)
+            self.record_end(effect.ended_as)
         return effect.value
 
     def fail(self, effect: fx.Raise) -> NoReturn:
         if effect.ended_as is not None:
-            self.note_end(effect.ended_as)
+            self.record_end(effect.ended_as)
         raise effect.error
 
     def go_on(self, effect: fx.GoOn) -> Any:
@@ -211,7 +211,7 @@ class CeleryDelivery(Port):
 
     def defer_as(self, envelope: Envelope, why: str, within: float = float("inf")) -> NoReturn:
         try:
-            self.message.publish_again(envelope, longest=self.guarding.longest_delay, within=within)
+            self.message.publish_again(envelope, longest=self.app_guard.longest_delay, within=within)
         except Reject:
             raise
         except Exception as error:  # it was acknowledged before, and the broker does not take it again
@@ -220,7 +220,7 @@ class CeleryDelivery(Port):
             raise
         raise Deferred(f"deferred: {self.name} {why}")
 
-    def note_end(self, how: How) -> None:
+    def record_end(self, how: How) -> None:
         """For the task, which marks the job as answered once Celery has done so."""
         if self.guarded is not None and self.message.is_linked:
             entry = self.machine.layers[-1].entry
@@ -229,4 +229,4 @@ class CeleryDelivery(Port):
     def hold_back(self, call: Call) -> Any:
         """A message under this very id leaves when the lease of the body has ended."""
         self.calls.append(call)
-        return self.guarding.app.AsyncResult(self.id)
+        return self.app_guard.app.AsyncResult(self.id)

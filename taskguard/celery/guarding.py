@@ -13,7 +13,7 @@ from typing import Any
 from celery import Celery
 from celery.signals import worker_process_shutdown
 
-from taskguard.celery.events import CeleryEvents
+from taskguard.celery.events import event_sender
 from taskguard.celery.message_repr import keep_out_of_properties
 from taskguard.celery.outcomes import AppOutcomes
 from taskguard.celery.settings import Settings, check_spelling, checked_names, store_of, visibility_timeout
@@ -29,7 +29,7 @@ from taskguard.keys.signatures import signature_of
 from taskguard.protocol.names import LONGEST
 from taskguard.protocol.policy import DEFAULT_KEEP, Policy
 from taskguard.protocol.store import Store
-from taskguard.runtime.confirmations import Marks
+from taskguard.runtime.confirmations import Confirmations
 from taskguard.schedule.note import Note
 
 _logger = logging.getLogger("taskguard")
@@ -42,7 +42,7 @@ CALL_TIMEOUT = 1.0
 """Seconds that a call waits for one reply of the store."""
 
 
-class Guarding:
+class AppGuard:
     """One for each app; found on it as `app._taskguard`. Everything is made when it is first needed."""
 
     def __init__(self, app: Celery, send: Callable[..., Any]) -> None:
@@ -100,7 +100,7 @@ class Guarding:
         if guard.recorder is not None:
             # A child of the pool ends without what Python does at exit.
             worker_process_shutdown.connect(flush_all, dispatch_uid="taskguard.history")
-        guard.listeners.add(CeleryEvents(self.app))
+        guard.listeners.add(event_sender(self.app))
         for listener in self.settings.listeners:
             guard.listeners.add(listener)
         return guard
@@ -108,8 +108,8 @@ class Guarding:
     def close(self) -> None:
         """Close what was opened; the next call opens it again. A store that the app was given belongs to its maker."""
         made = vars(self)
-        if "marks" in made:
-            self.marks.finish()
+        if "confirmations" in made:
+            self.confirmations.finish()
         for guard in {id(made[name]): made[name] for name in ("guard", "calls") if name in made}.values():
             if isinstance(self._store, str):
                 guard.close()
@@ -121,8 +121,8 @@ class Guarding:
         return Identity()
 
     @cached_property
-    def marks(self) -> Marks:
-        return Marks(self.calls.store)
+    def confirmations(self) -> Confirmations:
+        return Confirmations(self.calls.store)
 
     @cached_property
     def keep_for(self) -> float:
@@ -213,39 +213,39 @@ class TaskGuard(GuardedFunction):
         keep_out_of_properties(task.name)
 
     @cached_property
-    def guarding(self) -> Guarding:
-        return guarding_of(self._task.app)
+    def app_guard(self) -> AppGuard:
+        return app_guard_of(self._task.app)
 
     @property
     def own_guard(self) -> Guard:
-        return self.guarding.guard
+        return self.app_guard.guard
 
     @cached_property
     def shows_arguments(self) -> bool:  # type: ignore[override]
-        return self.guarding.settings.history == "arguments"
+        return self.app_guard.settings.history == "arguments"
 
     @cached_property
     def has_readable_keys(self) -> bool:
-        return self.policy.readable_keys and self.guarding.settings.readable_keys
+        return self.policy.readable_keys and self.app_guard.settings.readable_keys
 
     @cached_property
     def policy(self) -> Policy:  # type: ignore[override]
         if self._policy.keep_for is None:
-            return replace(self._policy, keep_for=max(self.guarding.keep_for, self._policy.lease))
-        if self._policy.keep_for < visibility_timeout(self.guarding.app):
+            return replace(self._policy, keep_for=max(self.app_guard.keep_for, self._policy.lease))
+        if self._policy.keep_for < visibility_timeout(self.app_guard.app):
             _logger.warning(
                 "%s: keep_for=%g is shorter than the broker's visibility timeout of %g s: a message that is delivered "
                 "again after that runs again",
                 self._task.name,
                 self._policy.keep_for,
-                visibility_timeout(self.guarding.app),
+                visibility_timeout(self.app_guard.app),
             )
         return self._policy
 
 
-def guarding_of(app: Celery) -> Guarding:
+def app_guard_of(app: Celery) -> AppGuard:
     found = getattr(app, ATTRIBUTE, None)
-    if not isinstance(found, Guarding):
+    if not isinstance(found, AppGuard):
         raise ConfigurationError(
             f"taskguard is not installed in {app!r}; call taskguard.celery.install(app) where the app is made"
         )
@@ -253,7 +253,7 @@ def guarding_of(app: Celery) -> Guarding:
 
 
 def is_installed(app: Celery) -> bool:
-    return isinstance(getattr(app, ATTRIBUTE, None), Guarding)
+    return isinstance(getattr(app, ATTRIBUTE, None), AppGuard)
 
 
 POLICY_OPTIONS = frozenset(field.name for field in fields(Policy) if field.init)

@@ -38,15 +38,15 @@ def map_in_hand() -> Any:
     return task.request if task is not None and task.name in _MAPS else None
 
 
-def is_no_task(owner: str) -> bool:
-    """Whether that is no task of Celery's, whose result could be waited for: an item of a map, or a job of RQ's."""
-    return _ITEM in owner or owner.startswith(_OF_RQ)
+def is_celery_task(owner: str) -> bool:
+    """Whether the owner is a Celery task, with a result to wait for: not an item of a map, not an RQ job."""
+    return _ITEM not in owner and not owner.startswith(_OF_RQ)
 
 
 def run_item(task: Any, of: Any, args: Any, kwargs: Any) -> Any:
     """Run the body of *task* for the next item of the map *of*; or answer with what its twin left."""
     guarded: TaskGuard = task.taskguard
-    guard, settings, policy = guarded.guarding.guard, guarded.guarding.settings, guarded.policy
+    guard, settings, policy = guarded.app_guard.guard, guarded.app_guard.settings, guarded.policy
     index = getattr(of, _COUNT, 0)
     setattr(of, _COUNT, index + 1)
     owner, key = f"{of.id}{_ITEM}{index}", guarded.keys(args, kwargs)
@@ -67,8 +67,8 @@ def run_item(task: Any, of: Any, args: Any, kwargs: Any) -> Any:
             return body()
     if isinstance(work, Completed):
         if work.how == "failed":
-            raise failure_of(guarded.guarding.outcomes, work)
-        return value_of(guarded.guarding.outcomes, work)
+            raise failure_of(guarded.app_guard.outcomes, work)
+        return value_of(guarded.app_guard.outcomes, work)
     if not of.is_eager:
         work.patience = settings.patience_at_the_end
     try:

@@ -23,13 +23,13 @@ def with_texts(call: Call, app: Celery) -> Call:
     """The call with what Celery would show of its arguments, where its caller did not say."""
     amqp = app.amqp
     make = amqp.create_task_message  # looked up once: Celery's cached properties cost some microseconds each time
-    if not _has_celery_the_only_say(call, amqp, make):
+    if not _is_made_by_celery_alone(call, amqp, make):
         return call
     headers = make("", call.name, call.args, call.kwargs).headers
     return call._replace(options={**{name: headers[name] for name in TEXTS}, **call.options})
 
 
-def _has_celery_the_only_say(call: Call, amqp: AMQP, make: Callable[..., Any]) -> bool:
+def _is_made_by_celery_alone(call: Call, amqp: AMQP, make: Callable[..., Any]) -> bool:
     """Code of the app's own may have secrets to hide, and is asked once only: when the message is made."""
     router = amqp.router
     return (

@@ -71,17 +71,19 @@ class AppOutcomes:
         return str(self._app.conf.result_serializer)
 
 
-def outcome_of(it: CeleryDelivery, value: Any) -> bytes | None:
+def outcome_of(delivery: CeleryDelivery, value: Any) -> bytes | None:
     """What is kept of the result. One that Celery cannot store is a failure of the job, here as there."""
     try:
-        outcome = it.guarding.outcomes.encode(value)
+        outcome = delivery.app_guard.outcomes.encode(value)
     except NotKept as why:
-        has_its_own = getattr(it.task, "_backend", None) is not None  # which may be able to write it
+        has_its_own = getattr(delivery.task, "_backend", None) is not None  # which may be able to write it
         is_celerys = isinstance(why, CannotBeWritten) and why.__cause__ is not None
-        if is_celerys and not (it.message.ignores_result or it.request.is_eager or has_its_own):
+        if is_celerys and not (delivery.message.ignores_result or delivery.request.is_eager or has_its_own):
             raise why.__cause__ from None  # type: ignore[misc]
-        it.guard.report("not_kept", Claimant(it.envelope.key, it.id, it.attempt), detail=str(why))
+        delivery.guard.report(
+            "not_kept", Claimant(delivery.envelope.key, delivery.id, delivery.attempt), detail=str(why)
+        )
         return None
-    if len(outcome) <= KEPT_OF_THE_IGNORED or it.guarded is None or it.guarded.policy.on_done != "rerun":
+    if len(outcome) <= KEPT_OF_THE_IGNORED or delivery.guarded is None or delivery.guarded.policy.on_done != "rerun":
         return outcome
-    return None if it.message.says_ignore and not it.message.is_linked else outcome
+    return None if delivery.message.says_ignore and not delivery.message.is_linked else outcome

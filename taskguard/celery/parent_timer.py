@@ -12,7 +12,7 @@ from typing import Any
 from kombu.asynchronous import get_event_loop
 
 
-class Later:
+class ParentTimer:
     """What is to be done soon, by the worker's own event loop; and what is left of it when the process ends.
 
     Not by a thread: the pool forks a new child just now, and what a thread has locked at that moment (a module that it
@@ -57,4 +57,4 @@ class Later:
             self._do(number)
 
 
-later = Later()
+parent_timer = ParentTimer()

@@ -11,9 +11,9 @@ from celery.utils import uuid
 
 from taskguard.celery.delivery import in_hand
 from taskguard.celery.events import Calling
-from taskguard.celery.guarding import Guarding, TaskGuard
+from taskguard.celery.guarding import AppGuard, TaskGuard
 from taskguard.celery.headers import Call
-from taskguard.celery.map_items import is_no_task
+from taskguard.celery.map_items import is_celery_task
 from taskguard.celery.message_repr import with_texts
 from taskguard.celery.result import StoredResult, handle, info
 from taskguard.engine import effects as fx
@@ -31,9 +31,9 @@ PATIENCE = 1.0
 _logger = logging.getLogger("taskguard")
 
 
-def publish(guarding: Guarding, task: TaskGuard, call: Call) -> Any:
+def publish(app_guard: AppGuard, task: TaskGuard, call: Call) -> Any:
     """Publish the call, unless its work is queued, running or done already."""
-    one = _OneCall(guarding, task, call)
+    one = _OneCall(app_guard, task, call)
     if not one.identify():
         return call.publish()
     try:
@@ -49,8 +49,8 @@ def publish(guarding: Guarding, task: TaskGuard, call: Call) -> Any:
 class _OneCall:
     machine: publisher.Call
 
-    def __init__(self, guarding: Guarding, task: TaskGuard, call: Call) -> None:
-        self._guarding = guarding
+    def __init__(self, app_guard: AppGuard, task: TaskGuard, call: Call) -> None:
+        self._app_guard = app_guard
         self._task = task
         self._call = call
         given = call.options.get("task_id")
@@ -77,12 +77,12 @@ class _OneCall:
     def _identify(self) -> None:
         if self._is_named:
             check_job_id("task_id", self.task_id)
-        call, guarding, zone = self._call, self._guarding, self._guarding.zone
+        call, app_guard, zone = self._call, self._app_guard, self._app_guard.zone
         found = call.envelope
         envelope = (
             found if found.key else Envelope(id=self.task_id, idempotency_key=found.idempotency_key, slot=found.slot)
         )
-        settings, is_private = guarding.settings, guarding.results_are_private
+        settings, is_private = app_guard.settings, app_guard.results_are_private
         self._delay, is_linked = call.delay(zone), call.is_linked
         waits_for = call.waits_for(settings.queued_for + self._delay, zone)
         self.machine = publisher.Call(
@@ -101,9 +101,9 @@ class _OneCall:
         )
 
     def publish(self) -> Any:
-        machine, guard = self.machine, self._guarding.calls
+        machine, guard = self.machine, self._app_guard.calls
         if not machine.envelope.store:
-            store = self._guarding.identity.name(guard, PATIENCE)
+            store = self._app_guard.identity.name(guard, PATIENCE)
             machine.envelope = machine.envelope._replace(store=store, at=time.time())
         effect = machine.begin()
         while not isinstance(effect, fx.Last):
@@ -127,14 +127,14 @@ class _OneCall:
         if isinstance(effect, fx.Ask):
             return machine.answered(self._ask(effect))
         if isinstance(effect, fx.Look):
-            return machine.looked(self._guarding.calls.store.get(effect.entry))
+            return machine.looked(self._app_guard.calls.store.get(effect.entry))
         if isinstance(effect, fx.LookAfter):
             owner = effect.holder.owner
-            known: fx.Known = "coming" if self._guarding.marks.knows(owner) else "unknown"
-            return machine.holder_is(known, not is_no_task(owner))
+            known: fx.Known = "coming" if self._app_guard.confirmations.knows(owner) else "unknown"
+            return machine.holder_is(known, is_celery_task(owner))
         assert isinstance(effect, fx.StandIn)
         self._stand_in(effect)
-        return machine.stood_in(not is_no_task(effect.holder.owner))
+        return machine.stood_in(is_celery_task(effect.holder.owner))
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class _OneCall:
         arguments = task.arguments(call.args or (), call.kwargs or {}) if task.shows_arguments else ""
         try:
             with Calling(self._call.name):
-                answer = self._guarding.calls.ask(check_claim(effect.claim), patience=PATIENCE, arguments=arguments)[1]
+                answer = self._app_guard.calls.ask(check_claim(effect.claim), patience=PATIENCE, arguments=arguments)[1]
         except StoreError:
             if self._interrupted is not None:
                 raise self._interrupted from None
@@ -159,17 +159,17 @@ class _OneCall:
         if self._interrupted is not None:
             return
         try:
-            self._call = with_texts(self._call, self._guarding.app)
+            self._call = with_texts(self._call, self._app_guard.app)
         except BaseException as error:
             # Arguments that make no message, or a time limit, or Ctrl-C: raised once the store has said whether there
             # is a claim to be given back.
             self._interrupted = error
 
     def _stand_in(self, effect: fx.StandIn) -> None:
-        held, guarding = effect.holder, self._guarding
-        delay = max(0.0, held.remaining - guarding.settings.queued_for)  # what is left of its own
+        held, app_guard = effect.holder, self._app_guard
+        delay = max(0.0, held.remaining - app_guard.settings.queued_for)  # what is left of its own
         self._call.publish_for(held.owner, effect.envelope, delay)
-        guarding.marks.add(held, held.remaining, guarding.settings.republish_after + delay)
+        app_guard.confirmations.add(held, held.remaining, app_guard.settings.republish_after + delay)
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
@@ -183,8 +183,8 @@ class _OneCall:
                 self._give_back(claimed)  # the broker refused it
             raise
         if claimed is not None:
-            copy_for = self._guarding.settings.republish_after + self._delay
-            self._guarding.marks.add(claimed, self.machine.waits_for, copy_for)
+            copy_for = self._app_guard.settings.republish_after + self._delay
+            self._app_guard.confirmations.add(claimed, self.machine.waits_for, copy_for)
         if effect.raises is not None:
             raise effect.raises
         return handle(result, info(effect.envelope.key, self.task_id, effect.about or claimed))
@@ -192,12 +192,12 @@ class _OneCall:
     def _give_back(self, lease: Lease) -> None:
         """No message is known to have left. If a worker has one all the same, the claim is not ours any more."""
         with suppress(StoreError):
-            self._guarding.calls.store.release(lease, Ending(keep_for=self._task.policy.keep))
+            self._app_guard.calls.store.release(lease, Ending(keep_for=self._task.policy.keep))
 
     def _answer(self, found: Held | Completed) -> Any:
         about = info(self.machine.envelope.key, self.task_id, found)
         if isinstance(found, Completed):
-            return handle(StoredResult(found, self._guarding.outcomes, self._guarding.app), about)
-        result = (self._call.options.get("result_cls") or self._guarding.app.AsyncResult)(found.owner)
+            return handle(StoredResult(found, self._app_guard.outcomes, self._app_guard.app), about)
+        result = (self._call.options.get("result_cls") or self._app_guard.app.AsyncResult)(found.owner)
         result.ignored = bool(self._call.options.get("ignore_result"))  # as Celery's own: nobody waits for it
         return handle(result, about)

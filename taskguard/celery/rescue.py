@@ -35,7 +35,7 @@ from typing import Any
 
 from celery import Celery
 
-from taskguard.celery.guarding import CALL_TIMEOUT, Guarding, guarding_of
+from taskguard.celery.guarding import CALL_TIMEOUT, AppGuard, app_guard_of
 from taskguard.celery.orphans import Orphan, Rescued, due_in, entries_of, is_of_store, orphan_in, rescue
 from taskguard.celery.settling import LEAVE_ALONE
 from taskguard.celery.unacked import TIMEOUT, Look, Suspect, Unacked
@@ -81,7 +81,7 @@ class Rescuer:
         self, app: Celery, in_hand: Callable[[], dict[str, Any] | None], connect: Callable[[str], Any]
     ) -> None:
         self._app = app
-        self._guarding: Guarding = guarding_of(app)
+        self._app_guard: AppGuard = app_guard_of(app)
         self._in_hand = in_hand
         self._connect = connect
         self._store = ""
@@ -112,7 +112,7 @@ class Rescuer:
         if self._store and self._is_store_away:
             return  # messages in hand are in hand all the same
         with self._remembering_that_store_is_away():
-            store = self._guarding.identity.name(self._guarding.calls, CALL_TIMEOUT)
+            store = self._app_guard.identity.name(self._app_guard.calls, CALL_TIMEOUT)
         if store != self._store:
             self._store, self._unacked = store, self._connect(store)
             self._stamped = []
@@ -120,14 +120,14 @@ class Rescuer:
 
     @property
     def _is_store_away(self) -> bool:
-        return time.monotonic() < self._guarding.away_until
+        return time.monotonic() < self._app_guard.away_until
 
     @contextmanager
     def _remembering_that_store_is_away(self) -> Iterator[None]:
         try:
             yield
         except StoreError:
-            self._guarding.away_until = time.monotonic() + LEAVE_ALONE
+            self._app_guard.away_until = time.monotonic() + LEAVE_ALONE
             raise
 
     def _start_anew(self) -> None:
@@ -195,7 +195,7 @@ class Rescuer:
             watched.not_before = look.now + due
             return False
         with self._remembering_that_store_is_away():
-            store = self._guarding.calls.store
+            store = self._app_guard.calls.store
             verdict = rescue(orphan, [store.get(entry) for entry in entries_of(orphan, policy)])
         if not isinstance(verdict, Rescued):
             watched.not_before = look.now + verdict
@@ -212,7 +212,7 @@ class Rescuer:
     def _read(self, sizes: dict[str, int]) -> dict[str, Orphan | None]:
         """What these messages are, of as many as one look may read; None for those that are not ours."""
         return {
-            tag: orphan_in(headers, self._store, self._guarding.zone) for tag, headers in self._unacked.headers(sizes)
+            tag: orphan_in(headers, self._store, self._app_guard.zone) for tag, headers in self._unacked.headers(sizes)
         }
 
     def _sweep(self) -> None:

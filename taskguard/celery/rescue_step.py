@@ -11,7 +11,7 @@ from typing import Any
 from celery import bootsteps
 from celery.concurrency import solo, thread
 
-from taskguard.celery.guarding import guarding_of
+from taskguard.celery.guarding import app_guard_of
 from taskguard.celery.rescue import EVERY, Rescuer
 from taskguard.celery.unacked import TIMEOUT, Unacked
 
@@ -32,7 +32,7 @@ class RescueStep(bootsteps.StartStopStep):  # type: ignore[misc]
         self._ticks: Ticks | None = None
 
     def include_if(self, consumer: Any) -> bool:
-        return guarding_of(consumer.app).settings.redeliver_orphans
+        return app_guard_of(consumer.app).settings.redeliver_orphans
 
     def start(self, consumer: Any) -> None:
         if is_redis(consumer.connection.transport):

@@ -13,7 +13,7 @@ from celery import Celery
 
 from taskguard.errors import ConfigurationError
 from taskguard.events import Listener
-from taskguard.history import Kept, check_kept
+from taskguard.history import HistoryOption, check_history_option
 from taskguard.protocol.names import check_namespace
 from taskguard.protocol.policy import Policy
 from taskguard.protocol.store import Store
@@ -52,7 +52,7 @@ class Settings:
     """Slots missed longer ago than so many seconds are not caught up."""
     listeners: Sequence[Listener] = ()
     """Functions that are told of every decision, beside the log."""
-    history: Kept = True
+    history: HistoryOption = True
     """Whether decisions are kept in the store, for `taskguard explain`, `stats` and `watch`.
 
     "arguments": with the values of each call.
@@ -67,7 +67,7 @@ class Settings:
                 f"taskguard_on_store_error={self.on_store_error!r} is not known; write retry, fail or run_unguarded"
             )
         check_on_evicting_store("taskguard_on_evicting_store", self.on_evicting_store)
-        check_kept("taskguard_history", self.history)
+        check_history_option("taskguard_history", self.history)
         if not isinstance(self.readable_keys, bool):
             raise ConfigurationError(f"taskguard_readable_keys must be True or False, not {self.readable_keys!r}")
         for name in ("queued_for", "republish_after"):

@@ -18,9 +18,9 @@ from celery.worker import state
 from kombu.serialization import registry
 
 from taskguard.celery import inprocess
-from taskguard.celery.guarding import Guarding, TaskGuard, guarding_of, is_installed
+from taskguard.celery.guarding import AppGuard, TaskGuard, app_guard_of, is_installed
 from taskguard.celery.headers import ATTEMPT, EVENTS, SERIALIZER, SLOT, envelope_in
-from taskguard.celery.parent_timer import later
+from taskguard.celery.parent_timer import parent_timer
 from taskguard.celery.replay import claimant_of_call
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.parent import Gone
@@ -61,8 +61,8 @@ class Settlement:
         return found
 
     @property
-    def guarding(self) -> Guarding:
-        return guarding_of(self._request.task.app)
+    def app_guard(self) -> AppGuard:
+        return app_guard_of(self._request.task.app)
 
     @property
     def _envelope(self) -> Envelope:
@@ -75,26 +75,28 @@ class Settlement:
         if guarded is not None:
             envelope = guarded.identified(envelope, request._args, request._kwargs)
         slot = Note.of(envelope.slot)
-        layers, place = self.guarding.claims(task, guarded, envelope, self.id, slot, retries=0)
-        return Gone(layers=layers, queue_entry=place if place != layers[-1].entry else "", attempt=self.attempt)
+        layers, queue_entry = self.app_guard.claims(task, guarded, envelope, self.id, slot, retries=0)
+        return Gone(
+            layers=layers, queue_entry=queue_entry if queue_entry != layers[-1].entry else "", attempt=self.attempt
+        )
 
     def _end(self, how: How, error: BaseException | None, anyway: bool) -> bool:
         # A failure that the parent settles is one that Celery's parent answers.
         detail, answered = f"{how}; settled by the parent", how == "failed"
         gone = self._gone
-        guards = [self.guarding.calls] * len(gone.layers)
+        guards = [self.app_guard.calls] * len(gone.layers)
         # A guarded task has its own receipt; that of a plain one is its slot's, which another delivery may have.
         ends_slot = how == "revoked" or len(gone.layers) > 1
         done = gone.end(guards, how, error, answered=answered, anyway=anyway, ends_slot=ends_slot, detail=detail)
         if answered and self._envelope.call:
             call, keep = claimant_of_call(self._envelope, self.attempt), gone.layers[-1].policy.keep
             ending = Ending(how=how, keep_for=keep, answered=True)
-            self.guarding.calls.store.release(call, ending, anyway=True)
+            self.app_guard.calls.store.release(call, ending, anyway=True)
         return done
 
-    def _put_into_queue(self, keep_starts: bool) -> bool:
-        gone, terms = self._gone, self.guarding.terms
-        guards = [self.guarding.calls] * len(gone.layers)
+    def _requeue(self, keep_starts: bool) -> bool:
+        gone, terms = self._gone, self.app_guard.terms
+        guards = [self.app_guard.calls] * len(gone.layers)
         return gone.requeue(guards, terms, keep_starts=keep_starts, detail="settled by the parent")
 
     # -- when it is to be settled ----------------------------------------------------------------------------------
@@ -109,7 +111,7 @@ class Settlement:
     def requeue(self, *, keep_starts: bool = True) -> bool:
         self.is_lost = False
         keep_starts = keep_starts and not state.should_terminate  # nobody died of this job in a cold shutdown
-        return self._carefully(lambda: self._put_into_queue(keep_starts))
+        return self._carefully(lambda: self._requeue(keep_starts))
 
     def revoke_after_body(self) -> None:
         """It is only told to end so far."""
@@ -149,7 +151,7 @@ class Settlement:
 
         def look() -> None:
             if _is_alive(pid):
-                later.call(next(looks), look)
+                parent_timer.call(next(looks), look)
             else:
                 settle()
 
@@ -160,23 +162,23 @@ class Settlement:
         # but it is asked again: a job that Celery has given up must not be taken for one whose whole worker died.
         if is_off():
             return False
-        if time.monotonic() < self.guarding.away_until and not self._is_the_last_try():
-            later.call(LEAVE_ALONE, lambda: self._carefully(settle))
+        if time.monotonic() < self.app_guard.away_until and not self._is_the_last_try():
+            parent_timer.call(LEAVE_ALONE, lambda: self._carefully(settle))
             return False
         name = f"{self._request.name}[{self.id}]"
         try:
             return settle()
         except StoreError as error:
-            self.guarding.away_until = time.monotonic() + LEAVE_ALONE
+            self.app_guard.away_until = time.monotonic() + LEAVE_ALONE
             _logger.warning("%s is not settled yet: %s", name, error)
-            later.call(LEAVE_ALONE, lambda: self._carefully(settle))
+            parent_timer.call(LEAVE_ALONE, lambda: self._carefully(settle))
         except Exception as error:  # arguments that do not fit or cannot be read, or whatever a key function raises
             _logger.warning("%s is not settled, it never had a key: %r", name, error)
         return False
 
     def _is_the_last_try(self) -> bool:
         """Whether the worker ends, and the store was not asked in vain since."""
-        return later.over_since > self.guarding.away_until - LEAVE_ALONE
+        return parent_timer.over_since > self.app_guard.away_until - LEAVE_ALONE
 
 
 def headers_in(request: Any) -> Mapping[str, Any]:

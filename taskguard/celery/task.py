@@ -76,7 +76,7 @@ class GuardedTask(Task):  # type: ignore[misc]
         # Celery asks for this when the worker starts: an app without a store is told so now, and what the parent will
         # need is there before it needs it.
         if not is_off():
-            self.taskguard.guarding.guard  # noqa: B018
+            self.taskguard.app_guard.guard  # noqa: B018
         return in_front_of(symbol_by_name(self.taskguard_request or super().Request))
 
     @functools.cached_property
@@ -110,8 +110,8 @@ class GuardedTask(Task):  # type: ignore[misc]
 
     def _call_body(self, *args: Any, **kwargs: Any) -> Any:
         # A base class may have a __call__ of its own. Celery's would hide the request from an eager body.
-        theirs = super().__call__
-        body = self.run if theirs.__func__ is Task.__call__ else theirs
+        inherited = super().__call__
+        body = self.run if inherited.__func__ is Task.__call__ else inherited
         return body(*args, **kwargs)
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
@@ -142,7 +142,7 @@ class GuardedTask(Task):  # type: ignore[misc]
     def _about(self, task_id: str, key: str) -> CallInfo:
         """What an eager call has to say: whether it was answered with what another one left."""
         with suppress(StoreError):
-            entry = None if is_off() else self.taskguard.guarding.guard.store.get(key)
+            entry = None if is_off() else self.taskguard.app_guard.guard.store.get(key)
             if entry is not None and entry.state == "done" and entry.owner != task_id:
                 return CallInfo(key, entry.owner, True, "done", entry.since)
         return CallInfo(key, task_id, state="done")
@@ -150,19 +150,19 @@ class GuardedTask(Task):  # type: ignore[misc]
     # Celery calls these when it has stored the result and sent off what comes next. What a task's own do may take long.
 
     def on_success(self, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:
-        self._note_answered(task_id)
+        self._record_answered(task_id)
         super().on_success(retval, task_id, args, kwargs)
 
     def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
-        self._note_answered(task_id)
+        self._record_answered(task_id)
         super().on_failure(exc, task_id, args, kwargs, einfo)
 
     def after_return(self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
         expect_no_more(task_id)
-        self._note_answered(task_id)
+        self._record_answered(task_id)
         super().after_return(status, retval, task_id, args, kwargs, einfo)
 
-    def _note_answered(self, task_id: str) -> None:
+    def _record_answered(self, task_id: str) -> None:
         """A leftover copy need not do it again."""
         ended = getattr(self.request, ENDED, None)
         if ended is None:
@@ -176,7 +176,7 @@ class GuardedTask(Task):  # type: ignore[misc]
             claim = claimant_of_call(found, claim.attempt) if found.call else claim
         ending = Ending(how=how, keep_for=self.taskguard.policy.keep, answered=True)
         try:
-            self.taskguard.guarding.guard.store.release(claim, ending, anyway=True)
+            self.taskguard.app_guard.guard.store.release(claim, ending, anyway=True)
         except StoreError as error:
             _logger.warning("%s[%s] was answered, and that is not written down: %s", self.name, task_id, error)
 
@@ -202,20 +202,20 @@ def singleton_task(app: Any = None, /, **options: Any) -> Any:
     def decorate(what: Any) -> Any:
         if is_guarded(what) and not inspect.isclass(what):
             raise ConfigurationError("the task is guarded already; write all options in one @singleton_task(…)")
-        policy, theirs = split(options, _base_of(what, options, app))
+        policy, celery_options = split(options, _base_of(what, options, app))
         if isinstance(what, PromiseProxy):
-            check_for_task(theirs)
-            what.__then__(lambda: adopt(what._get_current_object(), policy, theirs))
+            check_for_task(celery_options)
+            what.__then__(lambda: adopt(what._get_current_object(), policy, celery_options))
             return remember(what)
         if isinstance(what, Proxy):
             raise ConfigurationError("a shared task is guarded by @singleton_task(…) in place of @shared_task(…)")
         if isinstance(what, Task):
-            check_for_task(theirs)
-            adopt(what, policy, theirs)
+            check_for_task(celery_options)
+            adopt(what, policy, celery_options)
             return what
         if inspect.isclass(what):
-            return _task_of_class(app, what, policy, theirs)
-        return _task_of_function(app, what, policy, theirs)
+            return _task_of_class(app, what, policy, celery_options)
+        return _task_of_function(app, what, policy, celery_options)
 
     return decorate
 

@@ -32,12 +32,16 @@ _RENAMED = {"track_started": "taskguard_track_started", "Request": "taskguard_re
 
 def split(options: Mapping[str, Any], base: type) -> tuple[Policy, dict[str, Any]]:
     """The policy, and the options that are Celery's or those of *base*; ConfigurationError for any other name."""
-    theirs = {name: value for name, value in options.items() if name not in POLICY_OPTIONS}
-    problems = [_problem(name, value, base) for name, value in theirs.items() if not _is_theirs(name, value, base)]
+    celery_options = {name: value for name, value in options.items() if name not in POLICY_OPTIONS}
+    problems = [
+        _problem(name, value, base)
+        for name, value in celery_options.items()
+        if not _is_celery_option(name, value, base)
+    ]
     if problems:
         raise ConfigurationError("\n".join(problems))
     policy = checked({name: value for name, value in options.items() if name in POLICY_OPTIONS})
-    return policy, {_RENAMED.get(name, name): value for name, value in theirs.items()}
+    return policy, {_RENAMED.get(name, name): value for name, value in celery_options.items()}
 
 
 def check_for_class(options: Mapping[str, Any]) -> None:
@@ -56,7 +60,7 @@ def check_for_task(options: Mapping[str, Any]) -> None:
         )
 
 
-def _is_theirs(name: str, value: Any, base: type) -> bool:
+def _is_celery_option(name: str, value: Any, base: type) -> bool:
     if name in of_functions() or name in AUTORETRY or name in of_messages():
         return True
     if not hasattr(base, name):

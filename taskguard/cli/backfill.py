@@ -49,10 +49,10 @@ def command(
         raise click.UsageError("whose entry? Name the Celery app with -A")
     from taskguard.celery.beat import find_entry
 
-    beat, theirs, found = find_entry(target.app, entry, scheduler)
+    beat, beat_entry, found = find_entry(target.app, entry, scheduler)
     backfill = Backfill(target.store, found, beat.taskguard.clock.now())
     slots = backfill.slots(micros(since), micros(until))
-    make_up(backfill, slots, partial(beat.send, theirs), unknown=unknown, dry_run=dry_run, as_json=as_json)
+    make_up(backfill, slots, partial(beat.send, beat_entry), unknown=unknown, dry_run=dry_run, as_json=as_json)
 
 
 def make_up(

@@ -53,9 +53,9 @@ def find_target(context: click.Context) -> Target:
         raise click.UsageError("which store? Give --store URL or -A APP, or set TASKGUARD_STORE")
     if namespace:
         raise click.UsageError("--namespace goes with --store; the app has its own")
-    from taskguard.celery.guarding import guarding_of
+    from taskguard.celery.guarding import app_guard_of
 
-    guard = guarding_of(app).guard
+    guard = app_guard_of(app).guard
     return Target(guard.store, f"the store of {app.main or app_name}", app)
 
 

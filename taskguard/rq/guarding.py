@@ -23,7 +23,7 @@ from taskguard.errors import ConfigurationError, StoreError
 from taskguard.events import Listener
 from taskguard.fence import current_fence
 from taskguard.guard import Guard
-from taskguard.history import Kept, Recorder, check_kept
+from taskguard.history import HistoryOption, Recorder, check_history_option
 from taskguard.keys.maker import KeyMaker
 from taskguard.keys.signatures import fence_parameter, signature_of
 from taskguard.protocol.names import check_namespace
@@ -55,7 +55,7 @@ class Settings:
     on_evicting_store: OnEvictingStore = "warn"
     """What to do if the store's server evicts entries when its memory is full."""
     listeners: Sequence[Listener] = ()
-    history: Kept = True
+    history: HistoryOption = True
     """Whether decisions are kept in the store, for `taskguard explain`, `stats` and `watch`.
 
     "arguments": with the values of each call.
@@ -74,7 +74,7 @@ class Settings:
         if not (self.store is None or isinstance(self.store, str) or callable(getattr(self.store, "claim", None))):
             raise ConfigurationError(f"store must be the URL of a store, or a store, not {self.store!r}")
         check_on_evicting_store("on_evicting_store", self.on_evicting_store)
-        check_kept("history", self.history)
+        check_history_option("history", self.history)
         check_namespace(self.namespace)
 
 

@@ -1,7 +1,7 @@
-"""Tells the store which messages the broker has accepted: soon, many at once, and not at the caller's cost.
+"""Confirms to the store which messages the broker has accepted: soon, in batches, and not at the caller's cost.
 
-A duplicate that finds an entry queued and unmarked publishes its message again, in case it never left. So a mark that
-comes late, or never, costs a copy that some worker drops, and nothing else.
+If a duplicate finds a queued entry without a confirmation, it republishes the message, in case it never left. So a late
+or lost confirmation costs one copy, which some worker drops.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from taskguard.runtime.clocks import since_boot
 from taskguard.runtime.forks import Forked, Living, watch_forks
 
 GATHER = 0.05
-"""Seconds that marks are gathered for."""
+"""Seconds for which confirmations are gathered into a batch."""
 RECENT = 2.0
-"""Seconds that a mark is known of after it was sent: an answer of the store may be older than it."""
+"""Seconds for which a sent confirmation is remembered: an answer of the store may be older."""
 PATIENCE = 1.0
-"""Seconds that `finish` waits for a store that does not answer: a lost mark costs a copy that some worker drops."""
+"""Seconds that `finish` waits for an unavailable store: a lost confirmation costs one copy."""
 MOST = 200
-"""So many are sent together at most."""
+"""The largest batch."""
 
 _logger = logging.getLogger("taskguard")
 
 
-class Marks(Forked):
+class Confirmations(Forked):
     """Without a lock, since a signal handler or a finalizer may publish at any step: each change is one of a dict's."""
 
     def __init__(self, store: Store) -> None:
@@ -45,7 +45,7 @@ class Marks(Forked):
         self._alarm = Alarm(self._work, self._upcoming)
 
     def add(self, claimant: Claimant, seconds: float, copy_for: float) -> None:
-        """The message of this queued entry is with the broker: see `Store.mark`."""
+        """The broker has the message of this queued entry: see `Store.mark`."""
         self._waiting[claimant.owner] = (claimant, seconds, copy_for)
         due = self._due
         if due is None:
@@ -53,7 +53,7 @@ class Marks(Forked):
         self._alarm.ring_by(due)  # also for one that is due: whoever was to ring may have been torn away by a signal
 
     def knows(self, owner: str) -> bool:
-        """Whether this very process has published that job's message: the store may not have been told yet."""
+        """Whether this process published that job's message: the store may not have the confirmation yet."""
         if owner in self._waiting:
             return True
         sent, copy_for = self._recent.get(owner, (float("-inf"), 0.0))
@@ -61,8 +61,8 @@ class Marks(Forked):
 
     def send(self) -> None:
         self._due = None  # before they are listed: one that comes meanwhile asks for the next time
-        waiting = sorted(self._waiting.values(), key=lambda mark: mark[2])
-        for copy_for, alike in groupby(waiting, key=lambda mark: mark[2]):
+        waiting = sorted(self._waiting.values(), key=lambda confirmation: confirmation[2])
+        for copy_for, alike in groupby(waiting, key=lambda confirmation: confirmation[2]):
             batch = list(alike)
             for start in range(0, len(batch), MOST):
                 self._send(batch[start : start + MOST], copy_for)
@@ -71,14 +71,14 @@ class Marks(Forked):
         try:
             self._store.mark([(claimant, seconds) for claimant, seconds, _ in batch], copy_for=copy_for)
         except StoreError as error:
-            _logger.debug("%d published messages are not marked: %s", len(batch), error)
+            _logger.debug("could not confirm %d published messages: %s", len(batch), error)
         now = since_boot()
-        for mark in batch:
-            owner = mark[0].owner
+        for confirmation in batch:
+            owner = confirmation[0].owner
             self._recent.pop(owner, None)
             self._recent[owner] = (now, copy_for)
-            newer = self._waiting.pop(owner, mark)
-            if newer is not mark:  # it was published again meanwhile
+            newer = self._waiting.pop(owner, confirmation)
+            if newer is not confirmation:  # it was published again meanwhile
                 self._waiting.setdefault(owner, newer)
         for owner in list(self._recent):  # not of its items: to make a tuple may call the collector, and that anybody
             if now - self._recent.get(owner, (0.0, 0.0))[0] <= RECENT:
@@ -101,11 +101,11 @@ class Marks(Forked):
             self.send()
 
 
-_all: Living[Marks] = Living()
+_all: Living[Confirmations] = Living()
 
 
 @atexit.register
 def _send_all() -> None:
-    for marks in _all.all():
-        if marks._waiting:
-            marks.send()
+    for confirmations in _all.all():
+        if confirmations._waiting:
+            confirmations.send()

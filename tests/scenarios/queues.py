@@ -29,7 +29,7 @@ from rq.job import Job
 import taskguard.rq
 from taskguard import StoreUnavailableError
 from taskguard.celery import install, settings
-from taskguard.celery.guarding import guarding_of
+from taskguard.celery.guarding import app_guard_of
 from taskguard.celery.headers import ATTEMPT, envelope_in, with_envelope
 from taskguard.celery.scheduled import make_aware
 from taskguard.engine.envelope import Envelope
@@ -281,7 +281,7 @@ class CeleryFunction(Function):
     def __init__(self, queue: CeleryQueue, task: Any) -> None:
         self.queue = queue
         self.task = task
-        self.guard = guarding_of(task.app).guard
+        self.guard = app_guard_of(task.app).guard
 
     def key(self, *args: Any) -> str:
         return super().key(*args) if hasattr(self.task, "taskguard") else f"{self.task.name}:"
@@ -409,7 +409,7 @@ class CeleryQueue(Queue):
 
     @property
     def guard(self) -> Guard:
-        return guarding_of(self.app).guard
+        return app_guard_of(self.app).guard
 
     def gives_up_early(self) -> None:
         self.monkeypatch.setattr(settings, "UNTIL_THE_STORE_IS_BACK", 0.0)

@@ -17,7 +17,7 @@ from dateutil import tz
 from kombu import Connection
 
 from taskguard.celery import install
-from taskguard.celery.beat import Guarded, GuardedScheduler, guarded
+from taskguard.celery.beat import GuardedScheduler, SlotScheduler, guarded
 from taskguard.celery.headers import envelope_in
 from taskguard.celery.timetable import schedule_of
 from taskguard.protocol.store import Ending
@@ -248,7 +248,7 @@ def test_schedulers_are_found_by_their_short_names():
     app = Celery(set_as_current=False)
     made = Service(app, scheduler_cls="taskguard", schedule_filename=os.devnull).get_scheduler(lazy=True)
 
-    assert isinstance(made, Guarded)
+    assert isinstance(made, SlotScheduler)
 
 
 # -- schedules -----------------------------------------------------------------------------------------------------
