@@ -13,7 +13,7 @@ from taskguard.protocol.store import Store
 T = TypeVar("T")
 
 _OF_APP = ("_store", "guard", "calls", "confirmations", "identity")
-"""What an app's app_guard has made from its store."""
+"""What an app's guard has made from its store."""
 
 
 @contextmanager

@@ -76,7 +76,7 @@ def test_an_anchor_moves_the_grid():
 
 
 def test_an_anchor_of_a_cron_expression_is_an_error():
-    with pytest.raises(ConfigurationError, match="anchor= goes with interval="):
+    with pytest.raises(ConfigurationError, match="anchor= needs interval="):
         entry(cron="* * * * *", meta={"taskguard": {"anchor": MONDAY}})
 
 
