@@ -1,20 +1,20 @@
 """What taskguard changes in an app. All of it is here:
 
-1. `app.send_task` is wrapped: every way of publishing comes through it (delay, apply_async, canvas, beat, by name).
-2. `app._task_from_fun` and `app.register_task` are wrapped: a task whose name is in `taskguard_tasks` is guarded as it
-   is made. (Tasks that were made before are guarded when `install` is called, or when the app is finalized.)
-3. `app._taskguard` holds the settings and the guard, made when first needed.
-4. In a worker every other task of the app looks whether its message is that of a scheduled slot: see `scheduled.py`,
-   and for the parent process `settling.py`.
+1. `app.send_task` is wrapped: every way to publish goes through it (delay, apply_async, canvas, beat, by name).
+2. `app._task_from_fun` and `app.register_task` are wrapped: they guard a task whose name matches `taskguard_tasks`.
+   (`install`, or the app when it is finalized, guards the tasks made before.)
+3. `app._taskguard` holds the settings and the guard, created on first use.
+4. In a worker every other task of the app checks whether its message is that of a scheduled slot: see `scheduled.py`,
+   and `settling.py` for the parent process.
 5. `app.close` also closes what the guard has opened.
-6. `app._warn_duplicate_task_name` is wrapped: Celery takes the first line outside its own code for the user's, and that
+6. `app._warn_duplicate_task_name` is wrapped: Celery's warning points at the first line outside its own code, which
    would be one of ours.
-7. `app.task` is wrapped: it refuses to make a plain task of a guarded one: see `stacking.py`.
-8. A receiver of `before_task_publish`, for guarded tasks only, takes two properties out of their messages:
+7. `app.task` is wrapped: it refuses to turn a guarded task into a plain one: see `stacking.py`.
+8. A receiver of `before_task_publish`, for guarded tasks only, removes two properties from their messages: see
    `message_repr.py`.
-9. In a worker `app.steps["consumer"]` has one step more, which brings back the messages of dead workers: `rescue.py`.
+9. In a worker `app.steps["consumer"]` has one more step, which redelivers the messages of dead workers: `rescue.py`.
 
-The wrappers are attributes of that one app; Celery's classes are not touched.
+The wrappers are attributes of that app; Celery's classes do not change.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ POSITIONAL = (
     *("soft_time_limit", "root_id", "parent_id", "route_name", "shadow", "chain", "task_type"),
     "replaced_task_nesting",
 )
-"""What Celery's `send_task` can be given by position, after the name and the arguments of the task."""
+"""The positional parameters of Celery's `send_task`, after the name and the arguments of the task."""
 
 
 def install(app: Celery, **settings: Any) -> Celery:
     """Let *app* guard its tasks.
 
-    Settings are those of `app.conf.taskguard_*`, without the prefix. Called again without settings it does nothing.
+    Settings are those of `app.conf.taskguard_*`, without the prefix. A second call without settings does nothing.
     """
-    if isinstance(app, Proxy):  # `celery.current_app`, say
+    if isinstance(app, Proxy):  # for example `celery.current_app`
         app = app._get_current_object()
     is_new = not is_installed(app)
     if is_new:
@@ -70,7 +70,7 @@ def _install(app: Celery) -> None:
 
     def send_task(name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
         if len(rest) > len(POSITIONAL):
-            return app_guard.send(name, args, kwargs, *rest, **options)  # which refuses that
+            return app_guard.send(name, args, kwargs, *rest, **options)  # it raises
         options.update(zip(POSITIONAL, rest, strict=False))
         key = options.pop("idempotency_key", None)
         if key is not None:
@@ -108,7 +108,7 @@ def _install(app: Celery) -> None:
 
 def _rescue_messages(sender: Any = None, **_: Any) -> None:
     if sender is not None and is_installed(sender.app):
-        from taskguard.celery.rescue_step import RescueStep  # the worker's own code
+        from taskguard.celery.rescue_step import RescueStep  # only workers need this code
 
         sender.app.steps["consumer"].add(RescueStep)
 
@@ -119,7 +119,7 @@ def _publish_unguarded(call: Call) -> Any:
 
 
 def _task_named(app: Celery, name: str) -> Any:
-    """The task, if its code is here; else the worker asks."""
+    """The task, if its code is loaded here; else the worker claims."""
     tasks = app.tasks if app.finalized or app.autofinalize else app._tasks
     return tasks.get(name)
 
@@ -147,14 +147,14 @@ def _guard_by_name(app: Celery, app_guard: AppGuard) -> None:
     make, register = app._task_from_fun, app.register_task
     app._task_from_fun = lambda *args, **options: _guard(make(*args, **options), app_guard)
     app.register_task = lambda *args, **options: _guard(register(*args, **options), app_guard)
-    # A lazy task keeps the method that was there when it was declared, and is made while the app is finalized.
+    # A lazy task keeps the method from its declaration, and is made while the app is finalized.
     app.on_after_finalize.connect(lambda **_: _guard_all(app, app_guard), weak=False)
 
 
 def _show_whose_name_is_taken(app: Celery) -> None:
     warn = getattr(app, "_warn_duplicate_task_name", None)
     if warn is None:
-        return  # before Celery 5.7 nobody is warned
+        return  # Celery before 5.7 does not warn
 
     def warn_at_the_users_line(*facts: Any) -> None:
         with warnings.catch_warnings(record=True) as caught:
@@ -167,7 +167,7 @@ def _show_whose_name_is_taken(app: Celery) -> None:
 
 
 def _depth_of_user() -> int:
-    """How far up the first frame is that is neither Celery's nor ours, as `warnings.warn` counts."""
+    """The stack level, as `warnings.warn` counts, of the first frame that is neither Celery's nor ours."""
     frame, depth = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
         frame, depth = frame.f_back, depth + 1
@@ -175,7 +175,7 @@ def _depth_of_user() -> int:
 
 
 def _guard(task: Any, app_guard: AppGuard) -> Any:
-    from taskguard.celery.task import guard_by_options  # which needs `install`
+    from taskguard.celery.task import guard_by_options  # it imports `install`
 
     refuse_guarded_body(task)
     options = app_guard.options_for(task.name)

@@ -1,7 +1,7 @@
-"""`celery beat -S taskguard`: run as many beats as you like, each slot is published once.
+"""`celery beat -S taskguard`: run as many beats as you like; each slot is published once.
 
-`guarded(SchedulerClass)` does the same for any other scheduler. What it replaces is `tick`: which entries there are,
-and how a message is sent, stays the scheduler's own.
+`guarded(SchedulerClass)` does the same for any other scheduler. It replaces `tick`. The list of entries, and how a
+message is sent, stay the scheduler's own.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from taskguard.schedule.keeper import Timekeeper
 __all__ = ["GuardedDatabaseScheduler", "GuardedRedBeatScheduler", "GuardedScheduler", "guarded"]  # noqa: F822  two are made when asked for
 
 TRY_AGAIN = 1.0
-"""Seconds after which a store or a broker that did not answer is asked again."""
+"""Seconds until the next try after the store or the broker did not answer."""
 LONGEST_TICK = 5.0
-"""Seconds after which the scheduler's list of entries is read again."""
+"""Seconds after which beat reads the scheduler's entries again."""
 SAY_AGAIN = 60.0
 _STORE = ""
 
@@ -42,7 +42,7 @@ class SlotScheduler(Scheduler):  # type: ignore[misc]
     """In front of a scheduler class; see `guarded`."""
 
     lock_key = None
-    """RedBeat's leader lock: nobody leads here."""
+    """RedBeat's leader lock: there is no leader here."""
 
     def __init__(self, app: Celery, *args: Any, lazy: bool = False, **options: Any) -> None:
         workers_know = is_installed(app)
@@ -72,7 +72,7 @@ class SlotScheduler(Scheduler):  # type: ignore[misc]
         )
 
     def tick(self, *_: Any, **__: Any) -> float:
-        """Look at every entry; answers in how many seconds to do so again."""
+        """Check every entry; return the seconds until the next tick."""
         pauses = [min(float(self.max_interval), LONGEST_TICK)]
         entries = {}
         try:
@@ -84,7 +84,7 @@ class SlotScheduler(Scheduler):  # type: ignore[misc]
             for beat_entry, entry in self._once_and_gone(entries):
                 entries[beat_entry.name] = entry
                 pauses.append(self._look(beat_entry, entry))
-        except StoreError as error:  # one that does not answer is not asked about each of a hundred entries
+        except StoreError as error:  # do not ask an unavailable store about each of a hundred entries
             self._complain(_STORE, f"slots wait for the store: {error}", logging.WARNING)
             return TRY_AGAIN
         self._complaints.pop(_STORE, None)
@@ -95,7 +95,7 @@ class SlotScheduler(Scheduler):  # type: ignore[misc]
         return max(0.0, min(pauses))
 
     def _once_and_gone(self, entries: Mapping[str, ScheduledEntry]) -> list[tuple[Any, ScheduledEntry]]:
-        """Entries that have run once, and so are not in the list any more: their message may be lost all the same."""
+        """One-off entries that have run and left the schedule: their message may still be lost."""
         self._once = {
             name: (beat_entry, entry)
             for name, (beat_entry, entry) in self._once.items()
@@ -104,11 +104,11 @@ class SlotScheduler(Scheduler):  # type: ignore[misc]
         return [found for name, found in self._once.items() if name not in entries]
 
     def taskguard_entries(self) -> Iterable[Any]:
-        """Every entry there is, due or not."""
+        """Every entry, due or not."""
         return list(self.schedule.values())
 
     def _entry_of(self, beat_entry: Any) -> ScheduledEntry | None:
-        """The same one as long as the entry says the same: then nothing of it is worked out again."""
+        """The same object while the entry does not change, so that nothing is computed again."""
         try:
             facts = facts_of(beat_entry)
             known = self._lines.get(facts.name)
@@ -117,7 +117,7 @@ class SlotScheduler(Scheduler):  # type: ignore[misc]
             return known[1]
         except ConfigurationError as error:
             self._complain(beat_entry.name, f"the entry {beat_entry.name} is not scheduled: {error}")
-        except Exception as error:  # one that nobody can read must not stop the others
+        except Exception as error:  # an unreadable entry must not stop the others
             self._complain(beat_entry.name, f"the entry {beat_entry.name} cannot be read: {error!r}", error=error)
         return None
 
@@ -130,12 +130,12 @@ class SlotScheduler(Scheduler):  # type: ignore[misc]
             return pause
         except StoreError:
             raise
-        except Exception as error:  # a message that cannot be written or sent: one entry must not stop the others
-            self._complain(entry.name, f"a slot of {entry.name} is not published, and is tried again", error=error)
+        except Exception as error:  # a message that cannot be serialized or sent: one entry must not stop the others
+            self._complain(entry.name, f"could not publish a slot of {entry.name}; will try again", error=error)
         return TRY_AGAIN
 
     def _complain(self, about: str, text: str, level: int = logging.ERROR, error: Exception | None = None) -> None:
-        """The same is said once a minute, and not at each of a thousand tries."""
+        """Log the same text at most once a minute."""
         said, when = self._complaints.get(about, ("", 0.0))
         if said != text or time.monotonic() - when > SAY_AGAIN:
             self._complaints[about] = text, time.monotonic()
@@ -147,8 +147,8 @@ class SlotScheduler(Scheduler):  # type: ignore[misc]
 
     def send(self, beat_entry: Any, slot: Slot) -> None:
         """Send the entry's message for that slot."""
-        # A copy, as Celery writes into the headers of the entry itself, and the slot would stay in them; and not by
-        # copy(), which goes through what entries do to be pickled.
+        # A copy: Celery writes into the entry's own headers, and the slot would stay there. Not by copy(), which calls
+        # the entry's pickling methods.
         message = object.__new__(type(beat_entry))
         vars(message).update(vars(beat_entry))
         app_guard = app_guard_of(self.app)
@@ -165,13 +165,13 @@ class SlotScheduler(Scheduler):  # type: ignore[misc]
         self.apply_async(message, producer=self.producer, advance=False)
 
     def _advance(self, beat_entry: Any) -> None:
-        """What the scheduler itself keeps of the run (when, how often) is for people to read."""
+        """Let the scheduler record the run (when, how often), for people to read."""
         try:
             following = self.reserve(beat_entry)
             if getattr(getattr(beat_entry, "model", None), "one_off", False):
-                following.is_due()  # which disables an entry that has run
-        except Exception:  # whatever the scheduler's own storage raises: the slot is published
-            _logger.exception("the last run of %s is not written down", beat_entry.name)
+                following.is_due()  # this disables an entry that has run
+        except Exception:  # the scheduler's own storage may raise anything: the slot is published
+            _logger.exception("could not record the last run of %s", beat_entry.name)
 
 
 @cache
@@ -188,14 +188,14 @@ def guarded(scheduler: type) -> type:
 
 
 def find_entry(app: Celery, name: str, scheduler: str | None = None) -> tuple[SlotScheduler, Any, ScheduledEntry]:
-    """The entry of that name, as the app's scheduler has it: with that scheduler, its own and our form of it."""
+    """The entry of that name: the app's scheduler, its entry, and the `ScheduledEntry` made of it."""
     found = symbol_by_name(scheduler or app.conf.beat_scheduler, aliases=_ALIASES)
-    # The default one's entries are the app's own; its file belongs to the beat that runs.
+    # The default scheduler's entries come from the app; its file belongs to the running beat.
     beat: SlotScheduler = guarded(Scheduler if issubclass(found, PersistentScheduler) else found)(app)
     for beat_entry in beat.taskguard_entries():
         if beat_entry.name == name:
             return beat, beat_entry, entry_of(facts_of(beat_entry), app_guard_of(app).settings.timing)
-    raise ConfigurationError(f"there is no entry {name!r} in the schedule of {app.main}")
+    raise ConfigurationError(f"the schedule of {app.main} has no entry {name!r}")
 
 
 _ALIASES = {
@@ -207,7 +207,7 @@ _ALIASES = {
 
 class _ForDjango:
     def enabled_models_qs(self) -> Any:
-        # Its own leaves out what is not due within hours, which then could not be caught up.
+        # django-celery-beat omits entries that are not due within hours; those could not be caught up.
         return self.Model.objects.enabled()  # type: ignore[attr-defined]
 
 
@@ -217,7 +217,7 @@ class _ForRedBeat:
     _complain: Any
 
     def taskguard_entries(self) -> Iterable[Any]:
-        # Its `schedule` has only what is due and not yet advanced by another beat.
+        # RedBeat's `schedule` has only due entries that no other beat has advanced.
         from redbeat.schedulers import get_redis
         from redis import exceptions
 
@@ -236,7 +236,7 @@ class _ForRedBeat:
 
 
 def __getattr__(name: str) -> Any:
-    """The schedulers that are shipped are made when they are asked for: two of them need packages of their own."""
+    """Make the shipped schedulers on first use: two of them need further packages."""
     if name == "GuardedDatabaseScheduler":
         from django_celery_beat.schedulers import DatabaseScheduler
 

@@ -1,4 +1,4 @@
-"""What the guard decides, as events of Celery: `celery events` and Flower show duplicates as they show failures."""
+"""The guard's decisions as Celery events: `celery events` and Flower show duplicates as they show failures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def event_sender(app: Celery) -> Listener:
 
 
 class Calling:
-    """While the block runs, this thread publishes a call of that task: an event of the guard is about it."""
+    """While the block runs, this thread publishes a call of that task, and the guard's events are about it."""
 
     __slots__ = ("_before", "_name")
 
@@ -52,7 +52,7 @@ class Calling:
 
 
 _called = threading.local()
-"""The name of the task that is called just now: an event of the guard has the key alone, and monitors show names."""
+"""The name of the task being called: an event of the guard has only the key, but monitors show names."""
 
 
 def _name(event: Event) -> str:

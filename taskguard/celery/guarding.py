@@ -1,4 +1,4 @@
-"""What taskguard keeps for one app, and for one task of it."""
+"""The guard of one app, and of one task."""
 
 from __future__ import annotations
 
@@ -37,33 +37,33 @@ _logger = logging.getLogger("taskguard")
 ATTRIBUTE = "_taskguard"
 LONGEST_DELAY = 30.0
 _CELERYS = "celery."
-"""How the names of the tasks begin that Celery itself brings along."""
+"""The prefix of the names of Celery's own tasks."""
 CALL_TIMEOUT = 1.0
 """Seconds that a call waits for one reply of the store."""
 
 
 class AppGuard:
-    """One for each app; found on it as `app._taskguard`. Everything is made when it is first needed."""
+    """One per app, as `app._taskguard`. Everything is created on first use."""
 
     def __init__(self, app: Celery, send: Callable[..., Any]) -> None:
         self.app = app
         self.send = send
-        """The app's own `send_task`, which asks nobody."""
+        """The app's own `send_task`, which claims nothing."""
         self.away_until = 0.0
-        """Until then the worker's parent does not ask the store, by the monotonic clock."""
+        """Until then, by the monotonic clock, the worker's parent does not ask the store."""
         self._given: dict[str, Any] = {}
 
     def give(self, settings: Mapping[str, Any]) -> None:
         settings = checked_names(settings)
         if settings and "settings" in vars(self):
             raise ConfigurationError(
-                "taskguard is in use in this app already; call install(app, …) before its first task is called"
+                "this app already uses taskguard; call install(app, …) before its first task is called"
             )
         self._given |= settings
 
     @cached_property
     def settings(self) -> Settings:
-        # Read late: an app may be configured after its tasks were decorated.
+        # Read on first use: an app may be configured after its tasks were decorated.
         check_spelling(self.app)
         return Settings.of(self.app, self._given)
 
@@ -78,7 +78,7 @@ class AppGuard:
 
     @cached_property
     def calls(self) -> Guard:
-        """For calls, which wait a second at most: a store that does not answer is given up so much sooner."""
+        """For calls, which wait for an unavailable store for a second at most."""
         url = self._store
         if not isinstance(url, str) or url.startswith("memory:") or "timeout=" in url:
             return self.guard
@@ -98,7 +98,7 @@ class AppGuard:
             on_evicting_store=self.settings.on_evicting_store,
         )
         if guard.recorder is not None:
-            # A child of the pool ends without what Python does at exit.
+            # A child of the pool ends without running atexit handlers.
             worker_process_shutdown.connect(flush_all, dispatch_uid="taskguard.history")
         guard.listeners.add(event_sender(self.app))
         for listener in self.settings.listeners:
@@ -106,7 +106,7 @@ class AppGuard:
         return guard
 
     def close(self) -> None:
-        """Close what was opened; the next call opens it again. A store that the app was given belongs to its maker."""
+        """Close what this object opened; the next call opens it again. A store object given to the app stays open."""
         made = vars(self)
         if "confirmations" in made:
             self.confirmations.finish()
@@ -126,21 +126,21 @@ class AppGuard:
 
     @cached_property
     def keep_for(self) -> float:
-        """How long an end is remembered where a task does not say: longer than any message can come back."""
+        """The default `keep_for` of a task: longer than any message can be redelivered."""
         return min(LONGEST, max(DEFAULT_KEEP, 2 * visibility_timeout(self.app)))
 
     def keep_of(self, slot: Note) -> float:
-        """The same for how a slot ended: schedulers may have published it again long before its message comes back."""
+        """The same for a slot: schedulers may have republished it long before its message is redelivered."""
         return max(slot.keep_for, self.keep_for)
 
     @cached_property
     def longest_delay(self) -> float:
-        """The longest that a message may be put back for: a delay past the visibility timeout would multiply it."""
+        """The longest delay of a deferred message: a delay past the visibility timeout would multiply it."""
         return min(LONGEST_DELAY, visibility_timeout(self.app) / 3)
 
     @cached_property
     def results_are_private(self) -> bool:
-        """Whether a result reaches only the process that made the call, so that a twin's handle is of no use."""
+        """Whether a result reaches only the process that called, so that a duplicate cannot use the holder's handle."""
         return str(self.app.conf.result_backend or "").startswith("rpc")
 
     @cached_property
@@ -166,11 +166,11 @@ class AppGuard:
     def claims(
         self, task: Any, guarded: TaskGuard | None, envelope: Envelope, task_id: str, slot: Note | None, retries: int
     ) -> tuple[tuple[Layer, ...], str]:
-        """What a job claims, from the outside in; and the entry that holds its place in the queue."""
+        """The layers that a job claims, from the outside in; and the entry that holds its place in the queue."""
         if slot is None:
             assert guarded is not None
             return (key_layer(guarded.policy, envelope, task_id),), job_queue_entry(guarded.policy, envelope)
-        # A run whose end may not be reported is not taken for dead: it would run again. And schedulers do not have the
+        # Schedulers must not republish a run whose end may go unrecorded: it would run again. And they do not have the
         # message of a retry.
         kept = bool(task.acks_late) and self.patience_at_the_end > 0 and not retries
         outer = slot_layer(slot, self._slot_policy(guarded, slot), task_id, kept=kept)
@@ -178,7 +178,7 @@ class AppGuard:
 
     def _slot_policy(self, guarded: TaskGuard | None, slot: Note) -> Policy:
         policy = guarded.policy if guarded is not None else Policy()
-        # Whose run is to be cancelled must learn of it; else the key of the function is what counts.
+        # A run that may be cancelled must notice a lost slot; otherwise the function's own key decides.
         is_outer = guarded is not None and slot.overlap != "cancel_other"
         return Policy.of(
             lease=policy.lease,
@@ -188,8 +188,8 @@ class AppGuard:
         )
 
     def options_for(self, name: str) -> Mapping[str, Any] | None:
-        """What `taskguard_tasks` says of the task, if anything; the first pattern that fits counts."""
-        # Read anew: tasks are made while the app is being configured, and what it says later still counts.
+        """What `taskguard_tasks` has for the task, if anything; the first matching pattern counts."""
+        # Not cached: tasks are made while the app is being configured, and later settings count too.
         for pattern, options in (Settings.of(self.app, self._given).tasks or {}).items():
             if self.fits(pattern, name):
                 return options
@@ -197,13 +197,13 @@ class AppGuard:
 
     @staticmethod
     def fits(pattern: str, name: str) -> bool:
-        """Whether a pattern of `taskguard_tasks` means the task of that name."""
-        # Celery's own tasks are how a canvas goes on (and some have arguments that make no key): "*" means one's own.
+        """Whether a pattern of `taskguard_tasks` matches the task of that name."""
+        # A canvas runs on Celery's own tasks (and some have arguments that cannot be a key): "*" excludes them.
         return fnmatchcase(name, pattern) and (pattern.startswith(_CELERYS) or not name.startswith(_CELERYS))
 
 
 class TaskGuard(GuardedFunction):
-    """What a task was decorated with; `task.taskguard`."""
+    """The policy and keys of a guarded task: `task.taskguard`."""
 
     def __init__(self, task: Any, policy: Policy, function: Callable[..., Any], *, bound: bool) -> None:
         self._task = task
@@ -234,8 +234,8 @@ class TaskGuard(GuardedFunction):
             return replace(self._policy, keep_for=max(self.app_guard.keep_for, self._policy.lease))
         if self._policy.keep_for < visibility_timeout(self.app_guard.app):
             _logger.warning(
-                "%s: keep_for=%g is shorter than the broker's visibility timeout of %g s: a message that is delivered "
-                "again after that runs again",
+                "%s: keep_for=%g is shorter than the broker's visibility timeout of %g s; a message that is "
+                "redelivered after keep_for runs again",
                 self._task.name,
                 self._policy.keep_for,
                 visibility_timeout(self.app_guard.app),
@@ -260,5 +260,5 @@ POLICY_OPTIONS = frozenset(field.name for field in fields(Policy) if field.init)
 
 
 def checked(options: Mapping[str, Any]) -> Policy:
-    """The policy with these options; ConfigurationError for what cannot work."""
+    """The policy with these options; raises `ConfigurationError` for options that cannot work."""
     return Policy.of(**options)

@@ -1,6 +1,6 @@
-"""Messages under a running job's own id: a retry, or a replacement. They leave when the body has unwound.
+"""Messages under a running job's own id: a retry or a replacement. They are sent when the body has unwound.
 
-A retry never starts beside the body that asked for it: its message leaves once the lease has ended.
+A retry never runs beside the body that called `retry()`: its message is sent once the lease has ended.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def ended(delivery: CeleryDelivery, error: BaseException | None, value: Any = None) -> Ended:
-    """How the body ended that wants these messages sent, or none."""
+    """How the body ended, given the messages that it wants sent."""
     same = [call for call in delivery.calls if _is_this_job(delivery, call)]
     for call in delivery.calls:
         if call not in same:
-            # Replaced by other work under this id. Published before this job ends: if the worker dies in between, the
-            # body runs again and publishes the same id again, which is recognised.
+            # Other work replaces the job under this id. Publish it before this job ends: if the worker dies in between,
+            # the body runs again and publishes the same id again, which is recognised.
             _send(delivery, delivery.app_guard.app.send_task, call)
     delivery.calls = same
     if same:
@@ -51,7 +51,7 @@ def go_on(delivery: CeleryDelivery, effect: GoOn) -> Any:
 
 
 def _is_this_job(delivery: CeleryDelivery, call: Call) -> bool:
-    """Whether it is a retry, or a replacement by the same key."""
+    """Whether the call is a retry, or a replacement with the same key."""
     key = delivery.envelope.key
     if call.envelope.key:
         return call.envelope.key == key
@@ -75,21 +75,21 @@ def _send(delivery: CeleryDelivery, send: Callable[..., Any], call: Call, requeu
         elif requeued is not None:
             delivery.fail_all(error)
         delivery.message.give_back(error)
-    except Exception as error:  # it cannot be written, say, and never will be: the job ends here
+    except Exception as error:  # for example it cannot be serialized, and never will be: the job ends here
         if requeued is not None:
             delivery.fail_all(error)
         raise
 
 
 def _expect_the_old_message(delivery: CeleryDelivery, lease: Lease) -> None:
-    """The one that was named did not leave: the job starts by whichever comes."""
+    """The named copy was not sent: let the job start by whichever message comes."""
     settings = delivery.app_guard.settings
     with suppress(StoreError):
         delivery.guard.store.requeue(lease, settings.queued_for, copy_for=settings.republish_after)
 
 
 def delay_of(way_out: BaseException) -> float:
-    """Seconds until the message of a retry may be taken: before that it is not lost."""
+    """Seconds until a worker may take the message of a retry: until then it is not lost."""
     when = getattr(way_out, "when", None)
     if isinstance(when, datetime):
         left: float = (maybe_make_aware(when) - datetime.now(timezone.utc)).total_seconds()

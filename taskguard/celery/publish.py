@@ -26,13 +26,13 @@ from taskguard.protocol.store import Completed, Ending, Held, Lease
 from taskguard.runtime.interrupt import came_by_signal
 
 PATIENCE = 1.0
-"""How long a call waits for a store that does not answer; then its message is published unclaimed."""
+"""Seconds that a call waits for an unavailable store. Then its message is published without a claim."""
 
 _logger = logging.getLogger("taskguard")
 
 
 def publish(app_guard: AppGuard, task: TaskGuard, call: Call) -> Any:
-    """Publish the call, unless its work is queued, running or done already."""
+    """Publish the call, unless its work is already queued, running or done."""
     one = _OneCall(app_guard, task, call)
     if not one.identify():
         return call.publish()
@@ -41,8 +41,8 @@ def publish(app_guard: AppGuard, task: TaskGuard, call: Call) -> Any:
     except StoreError as error:
         if one.has_claimed:
             raise
-        # The worker will ask. Whatever the store's trouble is, it is no reason to lose the call.
-        _logger.warning("%s[%s] is published unclaimed: %s", call.name, one.task_id, error)
+        # The worker will claim. A failing store is not a reason to lose the call.
+        _logger.warning("%s[%s] was published without a claim: %s", call.name, one.task_id, error)
         return one.publish_as(one.machine.unclaimed())
 
 
@@ -57,17 +57,17 @@ class _OneCall:
         self._is_named = given is not None
         self.task_id: str = given if given is not None else uuid()
         self.nobody_listens = bool(call.options.get("parent_id")) and in_hand.get() is None
-        """It is a callback of a job that has ended: an error would make a failure of that job."""
+        """The call is a callback of a job that has ended: an error would fail that job."""
         self.has_claimed = False
         self._interrupted: BaseException | None = None
-        """What was raised while the message was being prepared."""
+        """The error that was raised while the message was prepared."""
 
     def identify(self) -> bool:
-        """False for a call that the body is to refuse, or the worker."""
+        """False for a call that the body or the worker must refuse."""
         try:
             self._identify()
         except Exception as error:
-            # Arguments that do not fit are for the body to refuse, as without a guard.
+            # The body refuses arguments that do not fit, as without a guard.
             is_for_the_body = isinstance(error, TypeError) and not isinstance(error, KeyArgumentError)
             if came_by_signal(error) or not (is_for_the_body or self.nobody_listens):
                 raise
@@ -97,7 +97,7 @@ class _OneCall:
             nobody_listens=self.nobody_listens,
             may_be_further=self._is_named and is_linked,
             hears_by_message=is_linked or is_private or bool(call.options.get("group_id")),
-            meanwhile=lambda: self._prepare(),  # a method would be copied with all of the app, by who copies a claim
+            meanwhile=lambda: self._prepare(),  # whoever copies a claim would copy a bound method with the whole app
         )
 
     def publish(self) -> Any:
@@ -155,19 +155,19 @@ class _OneCall:
         return answer
 
     def _prepare(self) -> None:
-        """Part of what Celery does for a message, before it is known whether there will be one."""
+        """Do part of what Celery does for a message, before the store has answered whether there will be one."""
         if self._interrupted is not None:
             return
         try:
             self._call = with_texts(self._call, self._app_guard.app)
         except BaseException as error:
-            # Arguments that make no message, or a time limit, or Ctrl-C: raised once the store has said whether there
-            # is a claim to be given back.
+            # Arguments that cannot be serialized, a time limit, or Ctrl-C: raised once the store has answered whether
+            # there is a claim to release.
             self._interrupted = error
 
     def _stand_in(self, effect: fx.StandIn) -> None:
         held, app_guard = effect.holder, self._app_guard
-        delay = max(0.0, held.remaining - app_guard.settings.queued_for)  # what is left of its own
+        delay = max(0.0, held.remaining - app_guard.settings.queued_for)  # what is left of the holder's own delay
         self._call.publish_for(held.owner, effect.envelope, delay)
         app_guard.confirmations.add(held, held.remaining, app_guard.settings.republish_after + delay)
 
@@ -180,7 +180,7 @@ class _OneCall:
             result = self._call.publish_as(self.task_id, effect.envelope)
         except BaseException:
             if isinstance(claimed, Lease):
-                self._give_back(claimed)  # the broker refused it
+                self._give_back(claimed)  # the broker refused the message
             raise
         if claimed is not None:
             copy_for = self._app_guard.settings.republish_after + self._delay
@@ -190,7 +190,7 @@ class _OneCall:
         return handle(result, info(effect.envelope.key, self.task_id, effect.about or claimed))
 
     def _give_back(self, lease: Lease) -> None:
-        """No message is known to have left. If a worker has one all the same, the claim is not ours any more."""
+        """Release the claim, as no message is known to be sent. If a worker has one, the store ignores this."""
         with suppress(StoreError):
             self._app_guard.calls.store.release(lease, Ending(keep_for=self._task.policy.keep))
 
@@ -199,5 +199,5 @@ class _OneCall:
         if isinstance(found, Completed):
             return handle(StoredResult(found, self._app_guard.outcomes, self._app_guard.app), about)
         result = (self._call.options.get("result_cls") or self._app_guard.app.AsyncResult)(found.owner)
-        result.ignored = bool(self._call.options.get("ignore_result"))  # as Celery's own: nobody waits for it
+        result.ignored = bool(self._call.options.get("ignore_result"))  # as Celery does: no caller waits for it
         return handle(result, about)

@@ -1,4 +1,4 @@
-"""The part of a worker that rescues messages: it is there from when the worker consumes until it stops to."""
+"""The bootstep that rescues messages while the worker consumes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from taskguard.celery.rescue import EVERY, Rescuer
 from taskguard.celery.unacked import TIMEOUT, Unacked
 
 FIRST = EVERY / 2
-"""Seconds after its start: a worker that starts has other things to do, and no message is missed by then."""
+"""Seconds from the worker's start to the first tick: it is busy then, and no message counts as silent so early."""
 
 _logger = logging.getLogger("taskguard")
 
 
 class RescueStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Started anew with each connection to the broker."""
+    """Celery starts it again with each connection to the broker."""
 
     name = "taskguard-rescue"
     requires = ("celery.worker.consumer.tasks:Tasks",)
@@ -46,7 +46,7 @@ class RescueStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 def is_redis(transport: Any) -> bool:
-    """Whether it is kombu's Redis transport, or Sentinel's, and keeps what is not acknowledged."""
+    """Whether it is kombu's transport for Redis or Sentinel, and keeps unacknowledged messages."""
     return transport.driver_type == "redis" and all(
         hasattr(transport.Channel, name) for name in ("unacked_key", "unacked_index_key", "async_pool")
     )
@@ -69,7 +69,7 @@ class Ticks:
             # A body may keep the main thread busy, and no process is forked here.
             threading.Thread(target=self._run, name="taskguard-rescue", daemon=True).start()
         else:
-            self._call_after(FIRST)  # not by a thread: see `later.py`
+            self._call_after(FIRST)  # not in a thread: see `parent_timer.py`
 
     def stop(self) -> None:
         self._stopped.set()
@@ -93,9 +93,11 @@ class Ticks:
     def _tick(self) -> float:
         try:
             seconds = self._rescuer.tick()
-        except Exception as error:  # the broker's or the store's: the worker goes on, and so does the next tick
+        except (
+            Exception
+        ) as error:  # an error of the broker or the store must not stop the worker; the next tick tries again
             if not self._is_in_trouble:
-                _logger.warning("could not look for messages of dead workers, and will look again: %r", error)
+                _logger.warning("could not search for messages of dead workers; will try again: %r", error)
             self._is_in_trouble = True
             return EVERY
         self._is_in_trouble = False
@@ -104,7 +106,7 @@ class Ticks:
     # -- what it works on ------------------------------------------------------------------------------------------
 
     def _in_hand(self) -> dict[str, Any] | None:
-        """The messages that this worker has fetched and not acknowledged; None if it consumes no more."""
+        """The messages that this worker fetched and has not acknowledged; None if it no longer consumes."""
         consumer = self._consumer.task_consumer
         if consumer is None or consumer.channel is None:
             return None
@@ -122,10 +124,10 @@ class Ticks:
     def _connect(self, store: str) -> Unacked:
         self._close()
         broker = self._consumer.connection
-        # A connection of its own, as replies are awaited only so long: kombu's own may be configured to wait for ever.
+        # Its own connection, with a timeout for replies: kombu's may be configured to wait for ever.
         options = {**broker.transport_options, "socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT}
         self._connection = broker.clone(transport_options=options)
-        self._connection.transport.state = broker.transport.state  # which knows the types of exchanges
+        self._connection.transport.state = broker.transport.state  # it knows the types of exchanges
         worker = f"{socket.gethostname()}:{os.getpid()}:{id(self):x}"
         return Unacked(self._connection.default_channel, store, worker)
 

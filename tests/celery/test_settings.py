@@ -121,7 +121,7 @@ def test_an_app_that_has_no_store_is_told_what_to_set(broker):
         ("queued_for", 0, "no duration"),
         ("queued_for", True, "no duration"),
         ("republish_after", "5", "no duration"),
-        ("listeners", ["print"], "no list of functions"),
+        ("listeners", ["print"], "must be a list of functions"),
         ("namespace", "", "must be a non-empty text"),
         ("namespace", 3, "must be a non-empty text"),
         ("tasks", ["billing.*"], "options by pattern"),

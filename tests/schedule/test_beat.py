@@ -142,7 +142,7 @@ def test_an_entry_that_cannot_be_read_does_not_stop_the_others(caplog: pytest.Lo
 
     assert hall.slots() == [("c", 10)]
     assert caplog.text.count("entry a cannot be read") == 1
-    assert caplog.text.count("entry b is not scheduled: None is no schedule") == 1
+    assert caplog.text.count("entry b is not scheduled: None is not a schedule") == 1
 
 
 def test_a_quiet_entry_is_not_worked_out_again(monkeypatch: pytest.MonkeyPatch):
