@@ -303,7 +303,7 @@ def _share(make: Callable[[Celery], Any], name: Callable[[Celery], str]) -> Any:
         except NotRegistered:  # the app makes its shared tasks in any order, and has not finished
             raise NotRegistered(
                 f"{name(app)} is not made yet, but is used while the app makes its tasks; if @app.task or @shared_task "
-                "stands over @singleton_task, remove it"
+                "over @singleton_task does that, remove it"
             ) from None
 
     return SharedProxy(of_current_app)

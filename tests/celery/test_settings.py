@@ -118,9 +118,9 @@ def test_an_app_that_has_no_store_is_told_what_to_set(broker):
     ("name", "value", "problem"),
     [
         ("on_store_error", "ignore", "retry, fail or run_unguarded"),
-        ("queued_for", 0, "no duration"),
-        ("queued_for", True, "no duration"),
-        ("republish_after", "5", "no duration"),
+        ("queued_for", 0, "must be a positive number of seconds"),
+        ("queued_for", True, "must be a positive number of seconds"),
+        ("republish_after", "5", "must be a positive number of seconds"),
         ("listeners", ["print"], "must be a list of functions"),
         ("namespace", "", "must be a non-empty text"),
         ("namespace", 3, "must be a non-empty text"),

@@ -214,7 +214,7 @@ def test_a_broker_that_refuses_leaves_the_slot_to_the_next_tick(
     hall.pass_time(2)
 
     assert hall.slots() == [("a", 10)]
-    assert len([record for record in caplog.records if "is tried again" in record.message]) == 1
+    assert len([record for record in caplog.records if "will try again" in record.message]) == 1
 
 
 def test_the_file_of_the_default_scheduler_may_be_old(tmp_path: Path):
