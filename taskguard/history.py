@@ -29,7 +29,7 @@ from taskguard.runtime.whereabouts import whereabouts
 
 __all__ = ["Decision", "decisions"]
 
-Kept: TypeAlias = bool | Literal["arguments"]
+HistoryOption: TypeAlias = bool | Literal["arguments"]
 """Whether a history is kept; "arguments" also records the arguments of calls."""
 ORDINARY: frozenset[Kind] = frozenset({"claimed", "completed", "released", "requeued"})
 """Frequent decisions. They have a log of their own, so that they do not crowd out why a call was skipped."""
@@ -92,7 +92,7 @@ class Decision:
     event: Event
 
 
-def check_kept(name: str, value: Any) -> None:
+def check_history_option(name: str, value: Any) -> None:
     """Raise ConfigurationError if the setting *name* does not accept *value*."""
     if not isinstance(value, bool) and value != "arguments":
         raise ConfigurationError(

@@ -1,21 +1,21 @@
 """What taskguard changes in an app. All of it is here:
 
-1. `app.send_task` is wrapped: every way of publishing comes through it (delay, apply_async, canvas, beat, by name).
-2. `app._task_from_fun` and `app.register_task` are wrapped: a task whose name is in `taskguard_tasks` is guarded as it
-   is made. (Tasks that were made before are guarded when `install` is called, or when the app is finalized.)
-3. `app._taskguard` holds the settings and the guard, made when first needed.
-4. In a worker every other task of the app looks whether its message is that of a scheduled slot: see `scheduled.py`,
-   and for the parent process `settling.py`.
+1. `app.send_task` is wrapped: every way to publish goes through it (delay, apply_async, canvas, beat, by name).
+2. `app._task_from_fun` and `app.register_task` are wrapped: they guard a task whose name matches `taskguard_tasks`.
+   (`install`, or the app when it is finalized, guards the tasks made before.)
+3. `app._taskguard` holds the settings and the guard, created on first use.
+4. In a worker every other task of the app checks whether its message is that of a scheduled slot: see `scheduled.py`,
+   and `settling.py` for the parent process.
 5. `app.close` also closes what the guard has opened.
-6. `app._warn_duplicate_task_name` is wrapped: Celery takes the first line outside its own code for the user's, and that
+6. `app._warn_duplicate_task_name` is wrapped: Celery's warning points at the first line outside its own code, which
    would be one of ours.
-7. `app.task` is wrapped: it refuses to make a plain task of a guarded one: see `stacking.py`.
-8. A receiver of `before_task_publish`, for guarded tasks only, takes two properties out of their messages:
+7. `app.task` is wrapped: it refuses to turn a guarded task into a plain one: see `stacking.py`.
+8. A receiver of `before_task_publish`, for guarded tasks only, removes two properties from their messages: see
    `message_repr.py`.
 9. In a worker `app.steps["consumer"]` has two steps more: one brings back the messages of dead workers (`rescue.py`),
    one writes the file of `taskguard_health_file`, if there is to be one (`health_step.py`).
 
-The wrappers are attributes of that one app; Celery's classes are not touched.
+The wrappers are attributes of that app; Celery's classes do not change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from celery.local import Proxy
 from celery.signals import worker_init
 
 from taskguard.celery.delivery import in_hand
-from taskguard.celery.guarding import ATTRIBUTE, Guarding, is_installed
+from taskguard.celery.guarding import ATTRIBUTE, AppGuard, is_installed
 from taskguard.celery.headers import AS_IS, IDEMPOTENCY_KEY, Call, without_local
 from taskguard.celery.internals import APPS, require_names
 from taskguard.celery.publish import publish
@@ -48,33 +48,33 @@ POSITIONAL = (
     *("soft_time_limit", "root_id", "parent_id", "route_name", "shadow", "chain", "task_type"),
     "replaced_task_nesting",
 )
-"""What Celery's `send_task` can be given by position, after the name and the arguments of the task."""
+"""The positional parameters of Celery's `send_task`, after the name and the arguments of the task."""
 
 
 def install(app: Celery, **settings: Any) -> Celery:
     """Let *app* guard its tasks.
 
-    Settings are those of `app.conf.taskguard_*`, without the prefix. Called again without settings it does nothing.
+    Settings are those of `app.conf.taskguard_*`, without the prefix. A second call without settings does nothing.
     """
-    if isinstance(app, Proxy):  # `celery.current_app`, say
+    if isinstance(app, Proxy):  # for example `celery.current_app`
         app = app._get_current_object()
     is_new = not is_installed(app)
     if is_new:
         _install(app)
-    guarding: Guarding = getattr(app, ATTRIBUTE)
-    guarding.give(settings)
+    app_guard: AppGuard = getattr(app, ATTRIBUTE)
+    app_guard.give(settings)
     if settings or is_new:
-        _guard_all(app, guarding)
+        _guard_all(app, app_guard)
     return app
 
 
 def _install(app: Celery) -> None:
-    guarding = Guarding(app, app.send_task)
-    setattr(app, ATTRIBUTE, guarding)
+    app_guard = AppGuard(app, app.send_task)
+    setattr(app, ATTRIBUTE, app_guard)
 
     def send_task(name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
         if len(rest) > len(POSITIONAL):
-            return guarding.send(name, args, kwargs, *rest, **options)  # which refuses that
+            return app_guard.send(name, args, kwargs, *rest, **options)  # it raises
         options.update(zip(POSITIONAL, rest, strict=False))
         key = options.pop("idempotency_key", None)
         if key is not None:
@@ -82,7 +82,7 @@ def _install(app: Celery) -> None:
         if options.get("headers"):
             options["headers"] = without_local(options["headers"])
         as_is = options.pop(AS_IS, False)
-        call = Call(guarding.send, name, args, kwargs, options)
+        call = Call(app_guard.send, name, args, kwargs, options)
         if as_is:
             return call.publish()
         delivery = in_hand.get()
@@ -92,19 +92,19 @@ def _install(app: Celery) -> None:
         guarded = getattr(task, "taskguard", None)
         if guarded is None:
             return call.publish()
-        return _publish_unguarded(call) if is_off() else publish(guarding, guarded, call)
+        return _publish_unguarded(call) if is_off() else publish(app_guard, guarded, call)
 
     close = app.close
 
     def close_with_guard() -> None:
         try:
-            guarding.close()
+            app_guard.close()
         finally:
             close()
 
     app.send_task, app.close = send_task, close_with_guard
     _show_whose_name_is_taken(app)
-    _guard_by_name(app, guarding)
+    _guard_by_name(app, app_guard)
     _refuse_plain_tasks_of_guarded_ones(app)
     watch_slots()
     worker_init.connect(_add_steps)
@@ -124,7 +124,7 @@ def _publish_unguarded(call: Call) -> Any:
 
 
 def _task_named(app: Celery, name: str) -> Any:
-    """The task, if its code is here; else the worker asks."""
+    """The task, if its code is loaded here; else the worker claims."""
     tasks = app.tasks if app.finalized or app.autofinalize else app._tasks
     return tasks.get(name)
 
@@ -148,18 +148,18 @@ def _refuse_plain_tasks_of_guarded_ones(app: Celery) -> None:
     app.task = task
 
 
-def _guard_by_name(app: Celery, guarding: Guarding) -> None:
+def _guard_by_name(app: Celery, app_guard: AppGuard) -> None:
     make, register = app._task_from_fun, app.register_task
-    app._task_from_fun = lambda *args, **options: _guard(make(*args, **options), guarding)
-    app.register_task = lambda *args, **options: _guard(register(*args, **options), guarding)
-    # A lazy task keeps the method that was there when it was declared, and is made while the app is finalized.
-    app.on_after_finalize.connect(lambda **_: _guard_all(app, guarding), weak=False)
+    app._task_from_fun = lambda *args, **options: _guard(make(*args, **options), app_guard)
+    app.register_task = lambda *args, **options: _guard(register(*args, **options), app_guard)
+    # A lazy task keeps the method from its declaration, and is made while the app is finalized.
+    app.on_after_finalize.connect(lambda **_: _guard_all(app, app_guard), weak=False)
 
 
 def _show_whose_name_is_taken(app: Celery) -> None:
     warn = getattr(app, "_warn_duplicate_task_name", None)
     if warn is None:
-        return  # before Celery 5.7 nobody is warned
+        return  # Celery before 5.7 does not warn
 
     def warn_at_the_users_line(*facts: Any) -> None:
         with warnings.catch_warnings(record=True) as caught:
@@ -172,23 +172,23 @@ def _show_whose_name_is_taken(app: Celery) -> None:
 
 
 def _depth_of_user() -> int:
-    """How far up the first frame is that is neither Celery's nor ours, as `warnings.warn` counts."""
+    """The stack level, as `warnings.warn` counts, of the first frame that is neither Celery's nor ours."""
     frame, depth = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
         frame, depth = frame.f_back, depth + 1
     return depth
 
 
-def _guard(task: Any, guarding: Guarding) -> Any:
-    from taskguard.celery.task import guard_by_options  # which needs `install`
+def _guard(task: Any, app_guard: AppGuard) -> Any:
+    from taskguard.celery.task import guard_by_options  # it imports `install`
 
     refuse_guarded_body(task)
-    options = guarding.options_for(task.name)
+    options = app_guard.options_for(task.name)
     if options is not None:
         guard_by_options(task, options)
     return task
 
 
-def _guard_all(app: Celery, guarding: Guarding) -> None:
+def _guard_all(app: Celery, app_guard: AppGuard) -> None:
     for task in list(app._tasks.values()):
-        _guard(task, guarding)
+        _guard(task, app_guard)

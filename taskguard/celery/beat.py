@@ -1,7 +1,7 @@
-"""`celery beat -S taskguard`: run as many beats as you like, each slot is published once.
+"""`celery beat -S taskguard`: run as many beats as you like; each slot is published once.
 
-`guarded(SchedulerClass)` does the same for any other scheduler. What it replaces is `tick`: which entries there are,
-and how a message is sent, stays the scheduler's own.
+`guarded(SchedulerClass)` does the same for any other scheduler. It replaces `tick`. The list of entries, and how a
+message is sent, stay the scheduler's own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
 
 from taskguard.celery.app import install
-from taskguard.celery.guarding import guarding_of, is_installed
+from taskguard.celery.guarding import app_guard_of, is_installed
 from taskguard.celery.headers import with_envelope
 from taskguard.celery.internals import BEATS, DJANGO, REDBEAT, require_names
 from taskguard.celery.timetable import PREFIX, Facts, entry_of, facts_of, without_ours
@@ -36,9 +36,9 @@ require_names(BEATS)
 __all__ = ["GuardedDatabaseScheduler", "GuardedRedBeatScheduler", "GuardedScheduler", "guarded"]  # noqa: F822  two are made when asked for
 
 TRY_AGAIN = 1.0
-"""Seconds after which a store or a broker that did not answer is asked again."""
+"""Seconds until the next try after the store or the broker did not answer."""
 LONGEST_TICK = 5.0
-"""Seconds after which the scheduler's list of entries is read again."""
+"""Seconds after which beat reads the scheduler's entries again."""
 SAY_AGAIN = 60.0
 MOST_REMEMBERED = 10_000
 """Slots of which a beat remembers with which headers it sent them."""
@@ -49,11 +49,11 @@ _beat_logger = get_logger("celery.beat")
 """That of Celery's schedulers and of RedBeat's."""
 
 
-class Guarded(Scheduler):  # type: ignore[misc]
+class SlotScheduler(Scheduler):  # type: ignore[misc]
     """In front of a scheduler class; see `guarded`."""
 
     lock_key = None
-    """RedBeat's leader lock: nobody leads here."""
+    """RedBeat's leader lock: there is no leader here."""
 
     def __init__(self, app: Celery, *args: Any, lazy: bool = False, **options: Any) -> None:
         workers_know = is_installed(app)
@@ -67,21 +67,21 @@ class Guarded(Scheduler):  # type: ignore[misc]
         """The options that the message of a slot had, by its job id."""
         self._failures: list[Exception] = []
         self._store_error: str | None = None
-        self._health = HealthFile.of("beat", guarding_of(app).settings.health_file) if not lazy else None
+        self._health = HealthFile.of("beat", app_guard_of(app).settings.health_file) if not lazy else None
         if not lazy:
             self.taskguard = self._new_keeper(workers_know)
 
     def _new_keeper(self, workers_know: bool) -> Timekeeper:
-        guarding = guarding_of(self.app)
-        settings = guarding.settings
+        app_guard = app_guard_of(self.app)
+        settings = app_guard.settings
         if not workers_know:
             _logger.warning(
                 "the workers of this app do not load taskguard, so runs may overlap, and a message that the broker "
                 "loses is not published again; call taskguard.celery.install(app) where the app is made"
             )
         return Timekeeper(
-            guarding.calls.store,
-            listeners=guarding.calls.listeners,
+            app_guard.calls.store,
+            listeners=app_guard.calls.listeners,
             tracked=workers_know,
             republish_after=settings.republish_after,
             queued_for=settings.queued_for,
@@ -98,15 +98,15 @@ class Guarded(Scheduler):  # type: ignore[misc]
         pauses = [min(float(self.max_interval), LONGEST_TICK)]
         entries = {}
         try:
-            for theirs in self.taskguard_entries():
-                entry = self._entry_of(theirs)
+            for beat_entry in self.taskguard_entries():
+                entry = self._entry_of(beat_entry)
                 if entry is not None:
-                    entries[theirs.name] = entry
-                    pauses.append(self._look(theirs, entry))
-            for theirs, entry in self._once_and_gone(entries):
-                entries[theirs.name] = entry
-                pauses.append(self._look(theirs, entry))
-        except StoreError as error:  # one that does not answer is not asked about each of a hundred entries
+                    entries[beat_entry.name] = entry
+                    pauses.append(self._look(beat_entry, entry))
+            for beat_entry, entry in self._once_and_gone(entries):
+                entries[beat_entry.name] = entry
+                pauses.append(self._look(beat_entry, entry))
+        except StoreError as error:  # do not ask an unavailable store about each of a hundred entries
             self._complain(_STORE, f"slots wait for the store: {error}", logging.WARNING)
             self._store_error = str(error)
             return TRY_AGAIN
@@ -119,49 +119,49 @@ class Guarded(Scheduler):  # type: ignore[misc]
         return max(0.0, min(pauses))
 
     def _once_and_gone(self, entries: Mapping[str, ScheduledEntry]) -> list[tuple[Any, ScheduledEntry]]:
-        """Entries that have run once, and so are not in the list any more: their message may be lost all the same."""
+        """One-off entries that have run and left the schedule: their message may still be lost."""
         self._once = {
-            name: (theirs, entry)
-            for name, (theirs, entry) in self._once.items()
+            name: (beat_entry, entry)
+            for name, (beat_entry, entry) in self._once.items()
             if name in entries or self.taskguard.watches(entry)
         }
         return [found for name, found in self._once.items() if name not in entries]
 
     def taskguard_entries(self) -> Iterable[Any]:
-        """Every entry there is, due or not."""
+        """Every entry, due or not."""
         return list(self.schedule.values())
 
-    def _entry_of(self, theirs: Any) -> ScheduledEntry | None:
-        """The same one as long as the entry says the same: then nothing of it is worked out again."""
+    def _entry_of(self, beat_entry: Any) -> ScheduledEntry | None:
+        """The same object while the entry does not change, so that nothing is computed again."""
         try:
-            facts = facts_of(theirs)
+            facts = facts_of(beat_entry)
             known = self._lines.get(facts.name)
             if known is None or known[0] != facts or isinstance(facts.expires, datetime):
-                known = self._lines[facts.name] = facts, entry_of(facts, guarding_of(self.app).settings.timing)
+                known = self._lines[facts.name] = facts, entry_of(facts, app_guard_of(self.app).settings.timing)
             return known[1]
         except ConfigurationError as error:
-            self._complain(theirs.name, f"the entry {theirs.name} is not scheduled: {error}")
-        except Exception as error:  # one that nobody can read must not stop the others
-            self._complain(theirs.name, f"the entry {theirs.name} cannot be read: {error!r}", error=error)
+            self._complain(beat_entry.name, f"the entry {beat_entry.name} is not scheduled: {error}")
+        except Exception as error:  # an unreadable entry must not stop the others
+            self._complain(beat_entry.name, f"the entry {beat_entry.name} cannot be read: {error!r}", error=error)
         return None
 
-    def _look(self, theirs: Any, entry: ScheduledEntry) -> float:
+    def _look(self, beat_entry: Any, entry: ScheduledEntry) -> float:
         try:
             if entry.is_once and entry.enabled:
-                self._once[entry.name] = theirs, entry
+                self._once[entry.name] = beat_entry, entry
             pause = self.taskguard.look(
-                entry, partial(self._publish, theirs), again=partial(self._publish_again, theirs)
+                entry, partial(self._publish, beat_entry), again=partial(self._publish_again, beat_entry)
             )
             self._complaints.pop(entry.name, None)
             return pause
         except StoreError:
             raise
-        except Exception as error:  # a message that cannot be written or sent: one entry must not stop the others
-            self._complain(entry.name, f"a slot of {entry.name} is not published, and is tried again", error=error)
+        except Exception as error:  # a message that cannot be serialized or sent: one entry must not stop the others
+            self._complain(entry.name, f"could not publish a slot of {entry.name}; will try again", error=error)
         return TRY_AGAIN
 
     def _complain(self, about: str, text: str, level: int = logging.ERROR, error: Exception | None = None) -> None:
-        """The same is said once a minute, and not at each of a thousand tries."""
+        """Log the same text at most once a minute."""
         said, when = self._complaints.get(about, ("", 0.0))
         if said != text or time.monotonic() - when > SAY_AGAIN:
             self._complaints[about] = text, time.monotonic()
@@ -169,15 +169,15 @@ class Guarded(Scheduler):  # type: ignore[misc]
 
     # -- one message -----------------------------------------------------------------------------------------------
 
-    def _publish(self, theirs: Any, slot: Slot) -> None:
+    def _publish(self, beat_entry: Any, slot: Slot) -> None:
         """Send the slot's message as beat sends any: through `apply_entry`, which logs it, and which monitors wrap.
 
         Once for each slot: Sentry, say, opens a check-in there, and puts its id into the headers of the message.
         """
         if slot.job_id in self._sent:
-            self._publish_again(theirs, slot)
+            self._publish_again(beat_entry, slot)
             return
-        message = self._message(theirs, slot)
+        message = self._message(beat_entry, slot)
         self._failures.clear()
         try:
             self.apply_entry(message, producer=self.producer)
@@ -185,37 +185,37 @@ class Guarded(Scheduler):  # type: ignore[misc]
             self._remember(slot, message.options)
         if self._failures:
             raise self._failures.pop()  # `apply_entry` only logs it
-        self._advance(theirs)
+        self._advance(beat_entry)
 
-    def _publish_again(self, theirs: Any, slot: Slot) -> None:
-        self.send(theirs, slot)
-        self._advance(theirs)
+    def _publish_again(self, beat_entry: Any, slot: Slot) -> None:
+        self.send(beat_entry, slot)
+        self._advance(beat_entry)
 
-    def send(self, theirs: Any, slot: Slot) -> None:
+    def send(self, beat_entry: Any, slot: Slot) -> None:
         """Send the slot's message, and no word of it to monitors: it is a further copy, or the slot is long over.
 
         A copy has the headers of the first one, if this beat sent that, and so belongs to the same check-in.
         """
-        self._apply_again(self._message(theirs, slot))
+        self._apply_again(self._message(beat_entry, slot))
 
     def _apply_again(self, message: Any) -> None:
         self.apply_async(message, producer=self.producer, advance=False)
 
-    def _message(self, theirs: Any, slot: Slot) -> Any:
+    def _message(self, beat_entry: Any, slot: Slot) -> Any:
         """The entry as it is sent for that slot."""
         # A copy, as Celery writes into the headers of the entry itself, and the slot would stay in them; and not by
         # copy(), which goes through what entries do to be pickled.
-        message = object.__new__(type(theirs))
-        vars(message).update(vars(theirs))
-        guarding = guarding_of(self.app)
+        message = object.__new__(type(beat_entry))
+        vars(message).update(vars(beat_entry))
+        app_guard = app_guard_of(self.app)
         envelope = Envelope(
             id=slot.job_id,
             slot=slot.note().as_dict(),
-            store=guarding.identity.name(guarding.calls, TRY_AGAIN),
+            store=app_guard.identity.name(app_guard.calls, TRY_AGAIN),
             at=time.time(),
         )
-        message.kwargs = without_ours(theirs.kwargs, PREFIX)
-        message.options = dict(self._sent.get(slot.job_id) or without_ours(theirs.options))
+        message.kwargs = without_ours(beat_entry.kwargs, PREFIX)
+        message.options = dict(self._sent.get(slot.job_id) or without_ours(beat_entry.options))
         message.options["task_id"] = slot.job_id
         message.options["headers"] = with_envelope(message.options.get("headers"), envelope)
         return message
@@ -232,38 +232,38 @@ class Guarded(Scheduler):  # type: ignore[misc]
         if len(self._sent) > MOST_REMEMBERED:
             self._sent.popitem(last=False)
 
-    def _advance(self, theirs: Any) -> None:
-        """What the scheduler itself keeps of the run (when, how often) is for people to read."""
+    def _advance(self, beat_entry: Any) -> None:
+        """Let the scheduler record the run (when, how often), for people to read."""
         try:
-            following = self.reserve(theirs)
-            if getattr(getattr(theirs, "model", None), "one_off", False):
-                following.is_due()  # which disables an entry that has run
-        except Exception:  # whatever the scheduler's own storage raises: the slot is published
-            _logger.exception("the last run of %s is not written down", theirs.name)
+            following = self.reserve(beat_entry)
+            if getattr(getattr(beat_entry, "model", None), "one_off", False):
+                following.is_due()  # this disables an entry that has run
+        except Exception:  # the scheduler's own storage may raise anything: the slot is published
+            _logger.exception("could not record the last run of %s", beat_entry.name)
 
 
 @cache
 def guarded(scheduler: type) -> type:
     """*scheduler* with slots: the default one, django-celery-beat's `DatabaseScheduler`, RedBeat's, or your own."""
-    if issubclass(scheduler, Guarded):
+    if issubclass(scheduler, SlotScheduler):
         return scheduler
-    front: tuple[type, ...] = (Guarded,)
+    front: tuple[type, ...] = (SlotScheduler,)
     if hasattr(scheduler, "enabled_models_qs"):
-        front = (_ForDjango, Guarded)
+        front = (_ForDjango, SlotScheduler)
     elif scheduler.__module__.startswith("redbeat"):
-        front = (_ForRedBeat, Guarded)
+        front = (_ForRedBeat, SlotScheduler)
     return type(f"Guarded{scheduler.__name__}", (*front, scheduler), {"__module__": __name__})
 
 
-def find_entry(app: Celery, name: str, scheduler: str | None = None) -> tuple[Guarded, Any, ScheduledEntry]:
-    """The entry of that name, as the app's scheduler has it: with that scheduler, its own and our form of it."""
+def find_entry(app: Celery, name: str, scheduler: str | None = None) -> tuple[SlotScheduler, Any, ScheduledEntry]:
+    """The entry of that name: the app's scheduler, its entry, and the `ScheduledEntry` made of it."""
     found = symbol_by_name(scheduler or app.conf.beat_scheduler, aliases=_ALIASES)
-    # The default one's entries are the app's own; its file belongs to the beat that runs.
-    beat: Guarded = guarded(Scheduler if issubclass(found, PersistentScheduler) else found)(app)
-    for theirs in beat.taskguard_entries():
-        if theirs.name == name:
-            return beat, theirs, entry_of(facts_of(theirs), guarding_of(app).settings.timing)
-    raise ConfigurationError(f"there is no entry {name!r} in the schedule of {app.main}")
+    # The default scheduler's entries come from the app; its file belongs to the running beat.
+    beat: SlotScheduler = guarded(Scheduler if issubclass(found, PersistentScheduler) else found)(app)
+    for beat_entry in beat.taskguard_entries():
+        if beat_entry.name == name:
+            return beat, beat_entry, entry_of(facts_of(beat_entry), app_guard_of(app).settings.timing)
+    raise ConfigurationError(f"the schedule of {app.main} has no entry {name!r}")
 
 
 _ALIASES = {
@@ -275,7 +275,7 @@ _ALIASES = {
 
 class _ForDjango:
     def enabled_models_qs(self) -> Any:
-        # Its own leaves out what is not due within hours, which then could not be caught up.
+        # django-celery-beat omits entries that are not due within hours; those could not be caught up.
         return self.Model.objects.enabled()  # type: ignore[attr-defined]
 
 
@@ -296,7 +296,7 @@ class _ForRedBeat:
         Scheduler.apply_async(self, message, producer=self.producer, advance=False)
 
     def taskguard_entries(self) -> Iterable[Any]:
-        # Its `schedule` has only what is due and not yet advanced by another beat.
+        # RedBeat's `schedule` has only due entries that no other beat has advanced.
         from redbeat.schedulers import get_redis
         from redis import exceptions
 
@@ -315,7 +315,7 @@ class _ForRedBeat:
 
 
 def __getattr__(name: str) -> Any:
-    """The schedulers that are shipped are made when they are asked for: two of them need packages of their own."""
+    """Make the shipped schedulers on first use: two of them need further packages."""
     if name == "GuardedDatabaseScheduler":
         from django_celery_beat.schedulers import DatabaseScheduler
 

@@ -1,4 +1,4 @@
-"""One delivery of a job, in the process that runs its body: what only Celery can do for it. The engine decides."""
+"""One delivery of a job, in the process that runs its body: what only Celery can do. The engine decides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from celery.exceptions import Ignore, Reject, Retry
 
 from taskguard.celery import first_success, held_back, inprocess
-from taskguard.celery.guarding import Guarding, TaskGuard, guarding_of
+from taskguard.celery.guarding import AppGuard, TaskGuard, app_guard_of
 from taskguard.celery.headers import ATTEMPT, Call, envelope_in
 from taskguard.celery.message import Message
 from taskguard.celery.outcomes import outcome_of
@@ -33,19 +33,19 @@ from taskguard.runtime.whereabouts import work_as
 from taskguard.schedule.note import Note
 
 ENDED = "_taskguard_ended"
-"""On the request of a job whose end is in the store: which entry it had, and how it ended."""
+"""An attribute of the request once the store has the job's end: its claimant, and how it ended."""
 
 _logger = logging.getLogger("taskguard")
 in_hand: ContextVar[CeleryDelivery | None] = ContextVar("taskguard_celery_delivery", default=None)
-"""The delivery whose body this code is part of."""
+"""The delivery whose body is running."""
 
 
 class Deferred(Ignore):  # type: ignore[misc]
-    """This delivery ends, and the job does not: its message was published again, under the same id."""
+    """This delivery ends, but the job does not: its message was republished under the same id."""
 
 
 def deliver(task: Any, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Run *body* for the message in hand, if it is to run now; else answer, defer or drop it."""
+    """Run *body* for this message if it may run now; else replay an earlier outcome, defer the message or drop it."""
     return CeleryDelivery(task, partial(body, *args, **kwargs)).deliver(args, kwargs)
 
 
@@ -58,8 +58,8 @@ class CeleryDelivery(Port):
         self.task = task
         self.request = request
         self.guarded = getattr(task, "taskguard", None)
-        self.guarding: Guarding = guarding_of(task.app) if self.guarded is None else self.guarded.guarding
-        self.guard: Guard = self.guarding.guard
+        self.app_guard: AppGuard = app_guard_of(task.app) if self.guarded is None else self.guarded.app_guard
+        self.guard: Guard = self.app_guard.guard
         self.guards = (self.guard, self.guard)
         self.id = self.occurrence = str(request.id)
         self.name = f"{task.name}[{self.id}]"
@@ -67,30 +67,30 @@ class CeleryDelivery(Port):
         self.envelope = envelope_in(request.headers, self.id)
         self.slot = Note.of(self.envelope.slot) if self.envelope.slot and not request.is_eager else None
         self.attempt = getattr(request, ATTEMPT, "") or new_attempt()
-        """Made by the worker's parent process; an eager call has none of its own."""
+        """The worker's parent process makes it; an eager call has none from there."""
         self.body = body
         self.calls: list[Call] = []
-        """Messages under this very id: they leave when the lease of the body has ended."""
+        """Messages under this id. They are sent when the lease of the body has ended."""
         self.replaced_by_itself = False
-        """Replaced by work at whose end the same task runs under the same id."""
+        """The body replaced itself with a canvas that ends with the same task, under the same id."""
         if not request.is_eager and request.hostname:
             work_as(request.hostname)
 
     # -- what it is ------------------------------------------------------------------------------------------------
 
     def begin(self) -> Delivery:
-        # Nobody holds the handle of a scheduled call.
+        # No caller has the handle of a scheduled call.
         awaited = self.message.is_awaited if self.slot is None else self.message.is_linked
         facts = Facts(
             attempt=self.attempt, is_this_job=self.id.__eq__, awaited=awaited, can_wait=not self.request.is_eager
         )
-        claims = self.guarding.claims(
+        claims = self.app_guard.claims(
             self.task, self.guarded, self.envelope, self.id, self.slot, self.request.retries or 0
         )
-        return Delivery.of(self.guarding.terms, facts, self.envelope, *claims)
+        return Delivery.of(self.app_guard.terms, facts, self.envelope, *claims)
 
     def fail_all(self, error: BaseException) -> None:
-        """The job ends here, whatever became of its claims: Celery is about to call it failed."""
+        """End the job as failed, in every claim: Celery is about to report it as failed."""
         steps, layers = [], self.machine.layers
         for at in range(len(layers) - 1, -1, -1):
             layer = layers[at]
@@ -99,36 +99,37 @@ class CeleryDelivery(Port):
             step.error = error if layer.slot is None else None
             steps.append(step)
         settle_all(self.guards, steps)
-        self.note_end("failed")
+        self.record_end("failed")
 
     def is_for_another_store(self) -> bool:
-        return self.guarding.identity.is_other(self.guard, self.envelope.store, self.envelope.at)
+        return self.app_guard.identity.is_other(self.guard, self.envelope.store, self.envelope.at)
 
     # -- the engine's port -----------------------------------------------------------------------------------------
 
     def stand_in(self, holder: Held, envelope: Envelope) -> None:
         self.message.publish_for(holder.owner, envelope)
         with suppress(StoreUnavailableError):
-            self.guard.store.mark([(holder, holder.remaining)], copy_for=self.guarding.settings.republish_after)
+            self.guard.store.mark([(holder, holder.remaining)], copy_for=self.app_guard.settings.republish_after)
 
     def republish(self, envelope: Envelope, within: float) -> None:
-        self.message.publish_again(envelope, longest=self.guarding.longest_delay, within=within)
+        self.message.publish_again(envelope, longest=self.app_guard.longest_delay, within=within)
 
     def comes_again(self, error: BaseException) -> tuple[bool, float] | None:
-        # A time limit is a failure. What ends the process is not: its parent settles, or the lease runs out.
+        # A time limit is a failure. An exception that ends the process is not: its parent settles, or the lease
+        # expires.
         return (False, 0.0) if isinstance(error, Exception) else None
 
     def run(self, works: Sequence[Work]) -> fx.Ended:
         if not self.request.is_eager:
-            works[-1].patience = self.guarding.patience_at_the_end
+            works[-1].patience = self.app_guard.patience_at_the_end
         if self.guarded is not None and self.task.taskguard_tracks_start:
             self._report_started()
         inprocess.bodies.add(self.attempt)
         try:
             return self._run_and_read(works)
-        except Reject as rejected:  # the broker did not take what was to leave before the end
+        except Reject as rejected:  # the broker did not accept a message that must be sent before the end
             return self._read(works, rejected)
-        except Exception as error:  # nor can it be written
+        except Exception as error:  # or the message cannot be serialized
             return fx.Ended("failed", error=error)
         finally:
             inprocess.bodies.discard(self.attempt)
@@ -144,7 +145,9 @@ class CeleryDelivery(Port):
         except Exception as error:
             lost = loss_in(works, error)
             if lost is None and self.calls:
-                return held_back.ended(self, error)  # it had asked for a retry: that goes out, as without a guard
+                return held_back.ended(
+                    self, error
+                )  # the body called retry() before: that message is sent, as without a guard
             return lost or fx.Ended("failed", error=error)
 
     def _run(self, works: Sequence[Work]) -> fx.Ended:
@@ -153,17 +156,17 @@ class CeleryDelivery(Port):
             value = run_under(works, self.body)
         finally:
             in_hand.reset(before)
-        if self.calls:  # a retry that was not raised
+        if self.calls:  # retry(throw=False), for example
             return held_back.ended(self, None, value)
         return fx.Ended("returned", value=value, outcome=outcome_of(self, value) if self.guarded is not None else None)
 
     def _read(self, works: Sequence[Work], way_out: BaseException) -> fx.Ended:
-        """What the body's own word to Celery means."""
+        """How the body ended, if it raised Ignore, Reject or Retry."""
         if isinstance(way_out, Reject):
-            goes_back = way_out.requeue and self.task.acks_late  # else the broker has no message to give back
+            goes_back = way_out.requeue and self.task.acks_late  # else the broker has no message to requeue
             return fx.Ended("goes_back" if goes_back else "rejected", error=way_out)
         if self.guarded is None and isinstance(way_out, Retry):
-            # By a message that has left already.
+            # The message of the retry has been sent already.
             return fx.Ended("goes_back", error=way_out, delay=held_back.delay_of(way_out))
         ended = held_back.ended(self, way_out)
         if isinstance(way_out, Retry):
@@ -176,7 +179,7 @@ class CeleryDelivery(Port):
             started = {"pid": os.getpid(), "hostname": request.hostname}
             try:
                 task.backend.store_result(self.id, started, "STARTED", request=request)
-            except Exception as error:  # whatever the backend's driver raises: it is only a notice
+            except Exception as error:  # a backend's driver may raise anything: this state is only informative
                 if came_by_signal(error):
                     raise
                 _logger.warning("%s: could not store the STARTED state: %s", self.name, error)
@@ -187,12 +190,12 @@ class CeleryDelivery(Port):
         if self.guarded is not None and effect.ended_as is not None:
             if effect.is_known and not self.message.ignores_result:
                 first_success.expect(self.task.backend, self.id)
-            self.note_end(effect.ended_as)
+            self.record_end(effect.ended_as)
         return effect.value
 
     def fail(self, effect: fx.Raise) -> NoReturn:
         if effect.ended_as is not None:
-            self.note_end(effect.ended_as)
+            self.record_end(effect.ended_as)
         raise effect.error
 
     def go_on(self, effect: fx.GoOn) -> Any:
@@ -211,22 +214,22 @@ class CeleryDelivery(Port):
 
     def defer_as(self, envelope: Envelope, why: str, within: float = float("inf")) -> NoReturn:
         try:
-            self.message.publish_again(envelope, longest=self.guarding.longest_delay, within=within)
+            self.message.publish_again(envelope, longest=self.app_guard.longest_delay, within=within)
         except Reject:
             raise
-        except Exception as error:  # it was acknowledged before, and the broker does not take it again
+        except Exception as error:  # it was acknowledged early, and the broker does not accept it again
             if not came_by_signal(error):
                 self.fail_all(error)
             raise
         raise Deferred(f"deferred: {self.name} {why}")
 
-    def note_end(self, how: How) -> None:
-        """For the task, which marks the job as answered once Celery has done so."""
+    def record_end(self, how: How) -> None:
+        """Keep the end on the request: the task records it as answered once Celery has sent the callbacks."""
         if self.guarded is not None and self.message.is_linked:
             entry = self.machine.layers[-1].entry
             setattr(self.request, ENDED, (Claimant(entry, self.id, self.attempt), how))
 
     def hold_back(self, call: Call) -> Any:
-        """A message under this very id leaves when the lease of the body has ended."""
+        """Keep a message under this id until the lease of the body has ended."""
         self.calls.append(call)
-        return self.guarding.app.AsyncResult(self.id)
+        return self.app_guard.app.AsyncResult(self.id)

@@ -1,4 +1,4 @@
-"""The body of a task that wants a fence."""
+"""The body of a task that takes a fence."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from taskguard.keys.signatures import fence_parameter, read_signature
 
 
 def with_fence(function: Callable[..., Any], keys: KeyMaker, *, bound: bool) -> Callable[..., Any]:
-    """The function as its callers see it: without the fence, which it is given when it runs.
+    """The function as its callers see it: without the fence, which the guard passes when it runs.
 
-    A direct call has a fence that guards nothing.
+    A direct call gets a fence that guards nothing.
     """
     name = fence_parameter(function)
     if name is None:
@@ -26,7 +26,7 @@ def with_fence(function: Callable[..., Any], keys: KeyMaker, *, bound: bool) -> 
     @functools.wraps(function)
     def fenced(*args: Any, **kwargs: Any) -> Any:
         if name in kwargs:
-            raise TypeError(f"{function.__qualname__}() is given {name!r} by the guard, not by its caller")
+            raise TypeError(f"{function.__qualname__}(): the guard passes {name!r}; leave it out of the call")
         fence = current_fence()
         if fence is not None:
             return function(*args, **kwargs, **{name: fence})
@@ -36,7 +36,10 @@ def with_fence(function: Callable[..., Any], keys: KeyMaker, *, bound: bool) -> 
     signature = read_signature(function)
     rest = [parameter for parameter in signature.parameters.values() if parameter.name != name]
     if signature.parameters[name].kind is inspect.Parameter.POSITIONAL_ONLY:
-        raise ConfigurationError(f"{function.__qualname__}: the parameter {name} is given by name; let it have one")
+        raise ConfigurationError(
+            f"{function.__qualname__}: the guard passes {name} by name, so it cannot be positional-only; "
+            "move it after the /"
+        )
     fenced.__signature__ = signature.replace(parameters=rest)  # type: ignore[attr-defined]
     fenced.__annotations__ = {key: value for key, value in function.__annotations__.items() if key != name}
     return fenced

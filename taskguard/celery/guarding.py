@@ -1,4 +1,4 @@
-"""What taskguard keeps for one app, and for one task of it."""
+"""The guard of one app, and of one task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from celery import Celery
 from celery.signals import worker_process_shutdown
 
-from taskguard.celery.events import CeleryEvents
+from taskguard.celery.events import event_sender
 from taskguard.celery.message_repr import keep_out_of_properties
 from taskguard.celery.outcomes import AppOutcomes
 from taskguard.celery.settings import Settings, check_spelling, checked_names, store_of, visibility_timeout
@@ -30,7 +30,7 @@ from taskguard.protocol.names import LONGEST
 from taskguard.protocol.policy import DEFAULT_KEEP, Policy
 from taskguard.protocol.store import Store
 from taskguard.runtime.breaker import Breaker, breaker_of
-from taskguard.runtime.confirmations import Marks
+from taskguard.runtime.confirmations import Confirmations
 from taskguard.schedule.note import Note
 from taskguard.stores.unusable import open_for_queue
 
@@ -39,33 +39,33 @@ _logger = logging.getLogger("taskguard")
 ATTRIBUTE = "_taskguard"
 LONGEST_DELAY = 30.0
 _CELERYS = "celery."
-"""How the names of the tasks begin that Celery itself brings along."""
+"""The prefix of the names of Celery's own tasks."""
 CALL_TIMEOUT = 1.0
 """Seconds that a call waits for one reply of the store."""
 
 
-class Guarding:
-    """One for each app; found on it as `app._taskguard`. Everything is made when it is first needed."""
+class AppGuard:
+    """One per app, as `app._taskguard`. Everything is created on first use."""
 
     def __init__(self, app: Celery, send: Callable[..., Any]) -> None:
         self.app = app
         self.send = send
-        """The app's own `send_task`, which asks nobody."""
+        """The app's own `send_task`, which claims nothing."""
         self.away_until = 0.0
-        """Until then the worker's parent does not ask the store, by the monotonic clock."""
+        """Until then, by the monotonic clock, the worker's parent does not ask the store."""
         self._given: dict[str, Any] = {}
 
     def give(self, settings: Mapping[str, Any]) -> None:
         settings = checked_names(settings)
         if settings and "settings" in vars(self):
             raise ConfigurationError(
-                "taskguard is in use in this app already; call install(app, …) before its first task is called"
+                "this app already uses taskguard; call install(app, …) before its first task is called"
             )
         self._given |= settings
 
     @cached_property
     def settings(self) -> Settings:
-        # Read late: an app may be configured after its tasks were decorated.
+        # Read on first use: an app may be configured after its tasks were decorated.
         check_spelling(self.app)
         return Settings.of(self.app, self._given)
 
@@ -80,7 +80,7 @@ class Guarding:
 
     @cached_property
     def calls(self) -> Guard:
-        """For calls, which wait a second at most: a store that does not answer is given up so much sooner."""
+        """For calls, which wait for an unavailable store for a second at most."""
         url = self._store
         if not isinstance(url, str) or url.startswith("memory:") or "timeout=" in url:
             return self.guard
@@ -103,18 +103,18 @@ class Guarding:
             on_evicting_store=self.settings.on_evicting_store,
         )
         if guard.recorder is not None:
-            # A child of the pool ends without what Python does at exit.
+            # A child of the pool ends without running atexit handlers.
             worker_process_shutdown.connect(flush_all, dispatch_uid="taskguard.history")
-        guard.listeners.add(CeleryEvents(self.app))
+        guard.listeners.add(event_sender(self.app))
         for listener in self.settings.listeners:
             guard.listeners.add(listener)
         return guard
 
     def close(self) -> None:
-        """Close what was opened; the next call opens it again. A store that the app was given belongs to its maker."""
+        """Close what this object opened; the next call opens it again. A store object given to the app stays open."""
         made = vars(self)
-        if "marks" in made:
-            self.marks.finish()
+        if "confirmations" in made:
+            self.confirmations.finish()
         for guard in {id(made[name]): made[name] for name in ("guard", "calls") if name in made}.values():
             if isinstance(self._store, str):
                 guard.close()
@@ -126,26 +126,26 @@ class Guarding:
         return Identity()
 
     @cached_property
-    def marks(self) -> Marks:
-        return Marks(self.calls.store)
+    def confirmations(self) -> Confirmations:
+        return Confirmations(self.calls.store)
 
     @cached_property
     def keep_for(self) -> float:
-        """How long an end is remembered where a task does not say: longer than any message can come back."""
+        """The default `keep_for` of a task: longer than any message can be redelivered."""
         return min(LONGEST, max(DEFAULT_KEEP, 2 * visibility_timeout(self.app)))
 
     def keep_of(self, slot: Note) -> float:
-        """The same for how a slot ended: schedulers may have published it again long before its message comes back."""
+        """The same for a slot: schedulers may have republished it long before its message is redelivered."""
         return max(slot.keep_for, self.keep_for)
 
     @cached_property
     def longest_delay(self) -> float:
-        """The longest that a message may be put back for: a delay past the visibility timeout would multiply it."""
+        """The longest delay of a deferred message: a delay past the visibility timeout would multiply it."""
         return min(LONGEST_DELAY, visibility_timeout(self.app) / 3)
 
     @cached_property
     def results_are_private(self) -> bool:
-        """Whether a result reaches only the process that made the call, so that a twin's handle is of no use."""
+        """Whether a result reaches only the process that called, so that a duplicate cannot use the holder's handle."""
         return str(self.app.conf.result_backend or "").startswith("rpc")
 
     @cached_property
@@ -171,11 +171,11 @@ class Guarding:
     def claims(
         self, task: Any, guarded: TaskGuard | None, envelope: Envelope, task_id: str, slot: Note | None, retries: int
     ) -> tuple[tuple[Layer, ...], str]:
-        """What a job claims, from the outside in; and the entry that holds its place in the queue."""
+        """The layers that a job claims, from the outside in; and the entry that holds its place in the queue."""
         if slot is None:
             assert guarded is not None
             return (key_layer(guarded.policy, envelope, task_id),), job_queue_entry(guarded.policy, envelope)
-        # A run whose end may not be reported is not taken for dead: it would run again. And schedulers do not have the
+        # Schedulers must not republish a run whose end may go unrecorded: it would run again. And they do not have the
         # message of a retry.
         kept = bool(task.acks_late) and self.patience_at_the_end > 0 and not retries
         outer = slot_layer(slot, self._slot_policy(guarded, slot), task_id, kept=kept)
@@ -183,7 +183,7 @@ class Guarding:
 
     def _slot_policy(self, guarded: TaskGuard | None, slot: Note) -> Policy:
         policy = guarded.policy if guarded is not None else Policy()
-        # Whose run is to be cancelled must learn of it; else the key of the function is what counts.
+        # A run that may be cancelled must notice a lost slot; otherwise the function's own key decides.
         is_outer = guarded is not None and slot.overlap != "cancel_other"
         return Policy.of(
             lease=policy.lease,
@@ -193,8 +193,8 @@ class Guarding:
         )
 
     def options_for(self, name: str) -> Mapping[str, Any] | None:
-        """What `taskguard_tasks` says of the task, if anything; the first pattern that fits counts."""
-        # Read anew: tasks are made while the app is being configured, and what it says later still counts.
+        """What `taskguard_tasks` has for the task, if anything; the first matching pattern counts."""
+        # Not cached: tasks are made while the app is being configured, and later settings count too.
         for pattern, options in (Settings.of(self.app, self._given).tasks or {}).items():
             if self.fits(pattern, name):
                 return options
@@ -202,13 +202,13 @@ class Guarding:
 
     @staticmethod
     def fits(pattern: str, name: str) -> bool:
-        """Whether a pattern of `taskguard_tasks` means the task of that name."""
-        # Celery's own tasks are how a canvas goes on (and some have arguments that make no key): "*" means one's own.
+        """Whether a pattern of `taskguard_tasks` matches the task of that name."""
+        # A canvas runs on Celery's own tasks (and some have arguments that cannot be a key): "*" excludes them.
         return fnmatchcase(name, pattern) and (pattern.startswith(_CELERYS) or not name.startswith(_CELERYS))
 
 
 class TaskGuard(GuardedFunction):
-    """What a task was decorated with; `task.taskguard`."""
+    """The policy and keys of a guarded task: `task.taskguard`."""
 
     def __init__(self, task: Any, policy: Policy, function: Callable[..., Any], *, bound: bool) -> None:
         self._task = task
@@ -218,39 +218,39 @@ class TaskGuard(GuardedFunction):
         keep_out_of_properties(task.name)
 
     @cached_property
-    def guarding(self) -> Guarding:
-        return guarding_of(self._task.app)
+    def app_guard(self) -> AppGuard:
+        return app_guard_of(self._task.app)
 
     @property
     def own_guard(self) -> Guard:
-        return self.guarding.guard
+        return self.app_guard.guard
 
     @cached_property
     def shows_arguments(self) -> bool:  # type: ignore[override]
-        return self.guarding.settings.history == "arguments"
+        return self.app_guard.settings.history == "arguments"
 
     @cached_property
     def has_readable_keys(self) -> bool:
-        return self.policy.readable_keys and self.guarding.settings.readable_keys
+        return self.policy.readable_keys and self.app_guard.settings.readable_keys
 
     @cached_property
     def policy(self) -> Policy:  # type: ignore[override]
         if self._policy.keep_for is None:
-            return replace(self._policy, keep_for=max(self.guarding.keep_for, self._policy.lease))
-        if self._policy.keep_for < visibility_timeout(self.guarding.app):
+            return replace(self._policy, keep_for=max(self.app_guard.keep_for, self._policy.lease))
+        if self._policy.keep_for < visibility_timeout(self.app_guard.app):
             _logger.warning(
-                "%s: keep_for=%g is shorter than the broker's visibility timeout of %g s: a message that is delivered "
-                "again after that runs again",
+                "%s: keep_for=%g is shorter than the broker's visibility timeout of %g s; a message that is "
+                "redelivered after keep_for runs again",
                 self._task.name,
                 self._policy.keep_for,
-                visibility_timeout(self.guarding.app),
+                visibility_timeout(self.app_guard.app),
             )
         return self._policy
 
 
-def guarding_of(app: Celery) -> Guarding:
+def app_guard_of(app: Celery) -> AppGuard:
     found = getattr(app, ATTRIBUTE, None)
-    if not isinstance(found, Guarding):
+    if not isinstance(found, AppGuard):
         raise ConfigurationError(
             f"taskguard is not installed in {app!r}; call taskguard.celery.install(app) where the app is made"
         )
@@ -258,12 +258,12 @@ def guarding_of(app: Celery) -> Guarding:
 
 
 def is_installed(app: Celery) -> bool:
-    return isinstance(getattr(app, ATTRIBUTE, None), Guarding)
+    return isinstance(getattr(app, ATTRIBUTE, None), AppGuard)
 
 
 POLICY_OPTIONS = frozenset(field.name for field in fields(Policy) if field.init)
 
 
 def checked(options: Mapping[str, Any]) -> Policy:
-    """The policy with these options; ConfigurationError for what cannot work."""
+    """The policy with these options; raises `ConfigurationError` for options that cannot work."""
     return Policy.of(**options)

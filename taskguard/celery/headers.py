@@ -1,7 +1,7 @@
-"""The envelope in Celery's headers, what else of ours a message has there, and a call on its way to the broker.
+"""The envelope in Celery's headers, taskguard's other headers, and a call before it is published.
 
-Celery keeps custom headers through retries, so the envelope is the same for every delivery of a job. The attempt is not
-part of it: it belongs to one delivery, is made by the worker's parent process, and never leaves the worker.
+Celery keeps custom headers through retries, so every delivery of a job has the same envelope. The attempt is not part
+of it: it belongs to one delivery, the worker's parent process makes it, and it never leaves the worker.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from taskguard.protocol.names import LONGEST
 
 PREFIX = "taskguard_"
 ATTEMPT = "taskguard_attempt"
-"""Of this delivery alone: from the worker's parent process to the child."""
+"""The attempt of this delivery, from the worker's parent process to the child."""
 EVENTS = "taskguard_events"
-"""Whether the worker sends Celery's events: the child cannot know."""
+"""Whether the worker sends Celery's events: the child does not know."""
 IDEMPOTENCY_KEY = "taskguard_idempotency_key"
 SLOT = "taskguard_slot"
 CALL = "taskguard_call"
 SERIALIZER = "taskguard_serializer"
-"""How the message in hand was written: it is deferred in the same way."""
+"""The serializer of this message: a deferred message uses the same one."""
 AS_IS = "taskguard_as_is"
-"""An option of a call that the guard itself makes: it is published and nobody is asked."""
+"""An option of a call that the guard itself makes: it is published without a claim."""
 LATEST = LONGEST / 2
-"""Seconds: what is to begin even later, as some write "never", is kept no longer than this."""
+"""Seconds: the longest delay that counts; some callers write an eta that means "never"."""
 _AWAITED = ("link", "link_error", "chain", "chord")
-"""What goes on when a call has ended."""
+"""The options that continue after the call."""
 _ITS_OWN = (*_AWAITED, "group_id", "group_index", "root_id", "parent_id", "eta", "countdown", "expires")
 ID = "taskguard_id"
 RESCUED = "taskguard_rescued"
-"""How often this very message was given back after its worker went silent: see `orphans.py`."""
+"""How often this message was redelivered because its worker went silent: see `orphans.py`."""
 _LOCAL = (ATTEMPT, EVENTS, SERIALIZER, RESCUED)
 _NAMES = [(name, PREFIX + WIRE_NAMES.get(name, name)) for name in Envelope._fields]
 _NONE = Envelope()
 
 
 def envelope_in(headers: Mapping[str, Any] | None, task_id: str | None) -> Envelope:
-    """That of the job *task_id*; of a call that has none yet, at most the caller's own idempotency key."""
-    if not headers or not isinstance(headers, Mapping):  # a caller may send one that is called "headers"
+    """The envelope of the job *task_id*; for a new call, only the caller's own idempotency key."""
+    if not headers or not isinstance(headers, Mapping):  # a caller may send a header called "headers"
         return _NONE
     if not task_id or headers.get(ID) != task_id:
         return Envelope(idempotency_key="" if headers.get(ID) else headers.get(IDEMPOTENCY_KEY) or "")
@@ -49,7 +49,7 @@ def envelope_in(headers: Mapping[str, Any] | None, task_id: str | None) -> Envel
 
 
 def with_envelope(headers: Mapping[str, Any] | None, envelope: Envelope) -> dict[str, Any]:
-    """*headers* with this envelope in place of whatever was there of one."""
+    """*headers* with this envelope in place of an earlier one."""
     ours = {header: value for (_, header), value in zip(_NAMES, envelope, strict=True) if value}
     if not headers:
         return ours
@@ -57,7 +57,7 @@ def with_envelope(headers: Mapping[str, Any] | None, envelope: Envelope) -> dict
 
 
 def without_local(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what belongs to one delivery."""
+    """*headers* without those of one delivery."""
     return {name: value for name, value in headers.items() if name not in _LOCAL}
 
 
@@ -81,7 +81,7 @@ class Call(NamedTuple):
 
     @property
     def is_linked(self) -> bool:
-        """Whether something goes on when it has ended."""
+        """Whether callbacks, a chain or a chord continue after it."""
         options = self.options
         return bool(options.get("link") or options.get("link_error") or options.get("chain") or options.get("chord"))
 
@@ -94,10 +94,10 @@ class Call(NamedTuple):
         return self.send(self.name, self.args, self.kwargs, **options)
 
     def publish_for(self, task_id: str, envelope: Envelope, delay: float) -> None:
-        """The same work under the holder's id. Who waits for this call does not wait for that one."""
+        """Publish the same work under the holder's id, without what is linked to this call."""
         others = {name: value for name, value in self.options.items() if name not in _ITS_OWN}
         if delay > 0:
-            others["countdown"] = ceil(delay)  # whole seconds: where RabbitMQ itself delays, less than one is refused
+            others["countdown"] = ceil(delay)  # whole seconds: if RabbitMQ itself delays, it refuses less than one
         self._replace(options=others).publish_as(task_id, envelope)
 
     def delay(self, zone: tzinfo) -> float:
@@ -107,7 +107,7 @@ class Call(NamedTuple):
         return min(LATEST, max(0.0, float(self.options.get("countdown") or 0)))
 
     def waits_for(self, seconds: float, zone: tzinfo) -> float:
-        """How long its queued entry waits for a worker: *seconds*, but not past the end of the message."""
+        """How long its queued entry waits for a worker: *seconds*, but not past `expires` of the message."""
         expires = self.options.get("expires")
         return seconds if not expires else min(seconds, max(1.0, _seconds_until(expires, zone)))
 

@@ -7,7 +7,7 @@ from typing import Any
 from celery import bootsteps
 from celery.worker import state
 
-from taskguard.celery.guarding import guarding_of
+from taskguard.celery.guarding import app_guard_of
 from taskguard.celery.internals import HEALTH, require_names
 from taskguard.celery.recurring import Recurring
 from taskguard.runtime.health_file import HealthFile
@@ -23,7 +23,7 @@ class HealthStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
-        self._file = HealthFile.of("worker", guarding_of(consumer.app).settings.health_file)
+        self._file = HealthFile.of("worker", app_guard_of(consumer.app).settings.health_file)
         self._pulse: Pulse | None = None
 
     def include_if(self, consumer: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Pools that run bodies in the worker's own process: what the worker's parent has of a job is found by its attempt."""
+"""For pools that run bodies in the worker's own process: finds the settlement of a job by its attempt."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from weakref import WeakValueDictionary
 
 settlements: WeakValueDictionary[str, Any] = WeakValueDictionary()
 bodies: set[str] = set()
-"""The attempts whose bodies are at work in this very process."""
+"""The attempts whose bodies run in this process."""

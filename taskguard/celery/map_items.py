@@ -1,7 +1,7 @@
 """The items of `map`, `starmap` and `chunks`: Celery calls the body of each directly, so each is guarded here.
 
-An item is guarded as by `Guard.run`: it waits for its twin where it is, and ends with the twin's outcome. Its owner is
-the id of the job that has it and its index, so that the job, delivered again, does not run the items that have ended.
+An item is guarded as by `Guard.run`: it waits for the holder in place and ends with the holder's outcome. Its owner is
+the id of its job and its index, so that a redelivered job does not run the items that have ended.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ _MAPS = ("celery.map", "celery.starmap")
 _COUNT = "_taskguard_items"
 _ITEM = ":item:"
 _OF_RQ = "rq:"
-"""How the owners of RQ's jobs begin, where keys are shared."""
+"""The prefix of RQ's owners, if keys are shared."""
 
 _logger = logging.getLogger("taskguard")
 
 
 def map_in_hand() -> Any:
-    """The request of the `map` or `starmap` job that this code is part of, if it is part of one."""
+    """The request of the `map` or `starmap` job whose body is running, if any."""
     task = get_current_task()
     return task.request if task is not None and task.name in _MAPS else None
 
 
-def is_no_task(owner: str) -> bool:
-    """Whether that is no task of Celery's, whose result could be waited for: an item of a map, or a job of RQ's."""
-    return _ITEM in owner or owner.startswith(_OF_RQ)
+def is_celery_task(owner: str) -> bool:
+    """Whether the owner is a Celery task, with a result to wait for: not an item of a map, not an RQ job."""
+    return _ITEM not in owner and not owner.startswith(_OF_RQ)
 
 
 def run_item(task: Any, of: Any, args: Any, kwargs: Any) -> Any:
-    """Run the body of *task* for the next item of the map *of*; or answer with what its twin left."""
+    """Run the body of *task* for the next item of the map *of*; or return the holder's outcome."""
     guarded: TaskGuard = task.taskguard
-    guard, settings, policy = guarded.guarding.guard, guarded.guarding.settings, guarded.policy
+    guard, settings, policy = guarded.app_guard.guard, guarded.app_guard.settings, guarded.policy
     index = getattr(of, _COUNT, 0)
     setattr(of, _COUNT, index + 1)
     owner, key = f"{of.id}{_ITEM}{index}", guarded.keys(args, kwargs)
     name, _ = known_by(key, owner, is_reused=policy.on_done != "rerun")
     body, on_error = partial(task.run, *args, **kwargs), settings.on_store_error
-    # It takes the place of a twin that is only queued: it may be queued behind this very job.
+    # It replaces a holder that is only queued, which may be queued behind this very job.
     claim = guard.new_claim(run_of(policy, key, owner), owner, policy, replace_queued=True)
-    # It cannot be deferred: it waits for the store where it is.
+    # It cannot be deferred: it waits for the store in place.
     outlasts: Outlasts = "never" if of.is_eager else "always" if on_error == "retry" else "once_held"
     claiming = Claiming(guard, policy, claim, idempotency_key=name, outlasts=outlasts)
     try:
@@ -67,8 +67,8 @@ def run_item(task: Any, of: Any, args: Any, kwargs: Any) -> Any:
             return body()
     if isinstance(work, Completed):
         if work.how == "failed":
-            raise failure_of(guarded.guarding.outcomes, work)
-        return value_of(guarded.guarding.outcomes, work)
+            raise failure_of(guarded.app_guard.outcomes, work)
+        return value_of(guarded.app_guard.outcomes, work)
     if not of.is_eager:
         work.patience = settings.patience_at_the_end
     try:

@@ -1,4 +1,4 @@
-"""The message in hand: who may wait for it, and how it is published again as it came."""
+"""The message of a delivery: who may wait for it, and how to republish it unchanged."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from taskguard.engine.envelope import Envelope
 
 FIRST_DELAY = 0.25
 PAUSE_WITHOUT_BROKER = 1.0
-"""A message that cannot be published again goes back to its queue at once: not in a hot loop."""
+"""Seconds to wait before a message that could not be republished is requeued: this avoids a hot loop."""
 
 _logger = logging.getLogger("taskguard")
 
 
 def _shortest_delay(app: Celery) -> float:
-    """Celery lets RabbitMQ itself delay what it sends beside quorum queues: by whole seconds, and it refuses less."""
+    """With quorum queues Celery lets RabbitMQ delay messages: by whole seconds, and at least one."""
     queues = list(app.amqp.queues.values())
     has_quorum = any((queue.queue_arguments or {}).get("x-queue-type") == "quorum" for queue in queues)
     return 1.0 if has_quorum and any(queue.exchange.type != "direct" for queue in queues) else 0.0
@@ -41,32 +41,32 @@ class Message(NamedTuple):
 
     @property
     def says_ignore(self) -> bool:
-        # The class of a request says False: only what the call itself said counts.
+        # The request class defaults to False: only the call's own value counts.
         said = vars(self.request).get("ignore_result")
         return bool(self.task.ignore_result if said is None else said)
 
     @property
     def is_linked(self) -> bool:
-        """Whether something goes on when this job has ended."""
+        """Whether callbacks, a chain or a chord continue after this job."""
         request = self.request
         return bool(request.callbacks or request.errbacks or request.chain or request.chord)
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody may wait for the result under this very id."""
+        """Whether someone may wait for the result under this id."""
         return self.is_linked or bool(self.request.group) or not self.ignores_result
 
     def publish_again(self, envelope: Envelope, *, longest: float, within: float = float("inf")) -> None:
-        """With a delay that grows from round to round up to *longest*, and is over when there may be news: *within*."""
+        """Republish it with a delay that grows each round up to *longest*, but ends soon after *within* seconds."""
         envelope = envelope._replace(id=self.id)
         delay = min(longest, within + FIRST_DELAY, FIRST_DELAY * 2 ** min(envelope.rounds - 1, 10))
         delay *= random.uniform(0.6, 1.0)
-        # A job that has ended cannot expire any more, but whoever waits for it can still be answered.
+        # A job that has ended cannot expire any more, but its callbacks can still be sent.
         more = {"expires": None} if envelope.unanswered else {}
         self._publish(envelope, countdown=max(delay, _shortest_delay(self.task.app)), **more)
 
     def publish_for(self, owner: str, envelope: Envelope) -> None:
-        """The same work under another job's id."""
+        """Publish the same work under another job's id."""
         alone = {"link": None, "link_error": None, "chain": None, "chord": None, "group_id": None, "group_index": None}
         self._publish(envelope._replace(id=owner), task_id=owner, retries=0, **alone)
 
@@ -86,16 +86,16 @@ class Message(NamedTuple):
             self.give_back(error)
 
     def _texts(self) -> dict[str, str]:
-        """What the message shows of its arguments: its caller may have hidden some."""
+        """The `argsrepr` and `kwargsrepr` of the message: its caller may have hidden arguments."""
         shown = {name: text for name in TEXTS if (text := vars(self.request).get(name)) is not None}
         if shown:
             keep_out_of_properties(self.task.name)
         return shown
 
     def give_back(self, error: Exception) -> NoReturn:
-        """The broker does not take another message now: it keeps the one it has."""
-        _logger.error("%s[%s] cannot be published again: %s", self.task.name, self.id, error)
+        """The broker does not accept another message now: requeue the one it has."""
+        _logger.error("%s[%s] could not be republished: %s", self.task.name, self.id, error)
         if not self.task.acks_late:
-            raise error  # it has none any more: the job fails, visibly
+            raise error  # the message was acknowledged early: the job fails visibly
         time.sleep(PAUSE_WITHOUT_BROKER)
         raise Reject(error, requeue=True) from error

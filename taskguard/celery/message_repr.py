@@ -1,7 +1,7 @@
-"""How a message shows its arguments to logs and monitors.
+"""The texts by which a message shows its arguments to logs and monitors.
 
-Celery makes these texts for every message, at a good part of what a publish costs it. Made by the same code while the
-store's answer is on its way, they cost a guarded call nothing.
+Celery makes these texts for every message, which is a good part of the cost of a publish. A guarded call makes them
+with the same code while it waits for the store's answer, so they cost it nothing.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ TEXTS = ("argsrepr", "kwargsrepr")
 
 
 def with_texts(call: Call, app: Celery) -> Call:
-    """The call with what Celery would show of its arguments, where its caller did not say."""
+    """The call with the texts that Celery would make, unless its caller gave them."""
     amqp = app.amqp
     make = amqp.create_task_message  # looked up once: Celery's cached properties cost some microseconds each time
-    if not _has_celery_the_only_say(call, amqp, make):
+    if not _is_made_by_celery_alone(call, amqp, make):
         return call
     headers = make("", call.name, call.args, call.kwargs).headers
     return call._replace(options={**{name: headers[name] for name in TEXTS}, **call.options})
 
 
-def _has_celery_the_only_say(call: Call, amqp: AMQP, make: Callable[..., Any]) -> bool:
-    """Code of the app's own may have secrets to hide, and is asked once only: when the message is made."""
+def _is_made_by_celery_alone(call: Call, amqp: AMQP, make: Callable[..., Any]) -> bool:
+    """Whether no code of the app takes part: it may hide secrets, and must run only once, when the message is made."""
     router = amqp.router
     return (
         getattr(call.send, "__func__", None) is Celery.send_task
         and getattr(make, "__func__", None) is AMQP.as_task_v2
-        and "task_type" in call.options  # else the options of the task are still to come
+        and "task_type" in call.options  # else Celery has not added the task's options yet
         and not call.options.get("router")
         and not call.options.get("route_name")
         and type(router) is Router
@@ -45,7 +45,7 @@ def _has_celery_the_only_say(call: Call, amqp: AMQP, make: Callable[..., Any]) -
 
 
 def keep_out_of_properties(task: str) -> None:
-    """Celery sends every option of a call among the message's properties too, where nobody reads these."""
+    """Remove the texts from the message's properties, where Celery puts every option too and nothing reads these."""
     before_task_publish.connect(_drop, sender=task)
 
 

@@ -1,21 +1,21 @@
-"""Which messages of a worker that went silent go back to their queue: the decision alone, without a broker or a store.
+"""Which messages of a silent worker to redeliver: only the decision, without a broker or a store.
 
-Redis has no connection that tells it of a worker's death. What a worker fetched stays in a hash of kombu's until it is
-acknowledged, or until the visibility timeout (an hour by default) is over. The guard makes an early redelivery safe, so
-the other workers need not wait for that. What they do know of a message, and what follows from it:
+Redis does not notice the death of a worker. A fetched message stays in kombu's hash until it is acknowledged, or until
+the visibility timeout (an hour by default) expires. The guard makes an early redelivery safe, so the other workers need
+not wait for that. What they know of a message, and what they do:
 
 | the worker that fetched it | the store says of the job | then |
 |---|---|---|
-| stamped it lately | whatever it says | leave it: that worker runs it, acknowledges it, or settles for its child |
-| is silent, less than a lease | whatever it says | leave it: the worker may only be busy |
+| stamped it recently | anything | leave it: that worker runs it, acknowledges it, or settles for its child |
+| is silent, less than a lease | anything | leave it: the worker may only be busy |
 | is silent | it runs, its lease is alive | leave it: its process outlived the worker's parent, or another copy runs |
-| is silent | it runs, its lease is over | give it back: a worker takes the key over |
-| is silent | queued for this job, or held by another one | give it back: it was fetched and not begun |
+| is silent | it runs, its lease has expired | give it back: another worker takes over the key |
+| is silent | queued for this job, or held by another one | give it back: it was fetched and not started |
 | is silent | nothing, or the key is free | give it back: not claimed before its body starts, or released |
-| is silent | this job has ended | give it back: its caller may not be answered yet; else the copy is dropped |
+| is silent | this job has ended | give it back: its callbacks may not be sent yet; else the copy is dropped |
 | is silent | the store does not answer | leave it, and ask again |
 
-A message whose eta lies ahead is left where it is until then: its job is not late. A message that came back three times
+A message whose eta is in the future is left until then: its job is not late. A message that was given back three times
 without a start of its job in between is left to the visibility timeout: it may be what kills the workers.
 """
 
@@ -34,30 +34,30 @@ from taskguard.protocol.store import Entry
 from taskguard.schedule.note import Note
 
 SILENCE = 6.0
-"""Seconds without a stamp, at least, after which the worker of a message counts as silent: four stamps are missing."""
+"""Seconds without a stamp after which a message's worker counts as silent: four stamps are missing."""
 MOST_TIMES = 3
 """How often a message is given back without a start of its job in between."""
 
 LEFT_ALONE = 60.0
-"""Seconds until the store is asked again about a message that was given back as often as that."""
+"""Seconds until the store is asked again about a message that was given back `MOST_TIMES`."""
 
 
 class Rescued(NamedTuple):
-    """What a message says of how it was given back before."""
+    """How often a message was given back before, as its header says."""
 
     times: int = 0
     token: int = 0
-    """The token that the job had then: a higher one says that it was started since."""
+    """The token of the job at that time: a higher token means that it started since."""
 
 
 class Orphan(NamedTuple):
-    """A message of ours that no living worker may have."""
+    """A guarded message whose worker may be dead."""
 
     id: str
     task: str
     envelope: Envelope
     eta: float | None = None
-    """Seconds since 1970; infinite if it cannot be read."""
+    """Seconds since 1970; infinite if it is unreadable."""
     rescued: Rescued = Rescued()
 
     @property
@@ -68,7 +68,7 @@ class Orphan(NamedTuple):
 def is_of_store(headers: Any, store: str) -> bool:
     """Whether a message with these headers has our envelope, and its entries are in the store of that name."""
     if not isinstance(headers, Mapping) or not headers.get(ID) or headers.get(ID) != headers.get("id"):
-        return False  # a caller may pass the headers of one job on to another, which is then not guarded by them
+        return False  # a caller may pass the headers of one job to another, which they do not guard
     said = headers.get("taskguard_store")
     return not said or said == store
 
@@ -85,7 +85,7 @@ def orphan_in(headers: Any, store: str, zone: tzinfo) -> Orphan | None:
 
 
 def entries_of(orphan: Orphan, policy: Policy | None) -> list[str]:
-    """The entries that the job runs under. *policy* is None if the task's code is not here."""
+    """The entries that the job runs under. *policy* is None if this worker does not have the task's code."""
     slot, key = Note.of(orphan.envelope.slot), orphan.envelope.key
     entries = [slot.run] if slot is not None else []
     if key and policy is not None:
@@ -96,12 +96,12 @@ def entries_of(orphan: Orphan, policy: Policy | None) -> list[str]:
 
 
 def due_in(orphan: Orphan, silent_for: float, lease: float, now: float) -> float:
-    """Seconds until the worker counts as dead and the job is to run; 0 if that is so now."""
+    """Seconds until the worker counts as dead and the job is due; 0 if both hold now."""
     return max(0.0, SILENCE - silent_for, lease - silent_for, 0.0 if orphan.eta is None else orphan.eta - now)
 
 
 def rescue(orphan: Orphan, entries: Iterable[Entry | None]) -> Rescued | float:
-    """What the message says when it is given back now; else the seconds for which it is left alone."""
+    """The header of the message if it is given back now; else the seconds to leave it alone."""
     own = [entry for entry in entries if entry is not None and entry.owner == orphan.id]
     runs_for = max((entry.remaining for entry in own if entry.state == "running"), default=0.0)
     if runs_for > 0:
@@ -112,10 +112,10 @@ def rescue(orphan: Orphan, entries: Iterable[Entry | None]) -> Rescued | float:
 
 
 def given_back(message: dict[str, Any], rescued: Rescued, new_tag: Callable[[], str]) -> dict[str, Any]:
-    """The message as it goes back, marked as kombu marks what it redelivers.
+    """The message to requeue, flagged as redelivered in the way kombu does.
 
-    Under a tag of its own: a worker that was only stopped acknowledges the old one when it wakes, and that must not
-    take the message from the worker that has it by then.
+    It gets a new tag: a worker that was only stopped acknowledges the old tag when it continues, and that must not take
+    the message from the worker that has it by then.
     """
     properties = message["properties"]
     delivery = {**(properties.get("delivery_info") or {}), "redelivered": True}

@@ -1,4 +1,4 @@
-"""What the worker's parent process does a moment later."""
+"""A timer for the worker's parent process."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 from kombu.asynchronous import get_event_loop
 
 
-class Later:
-    """What is to be done soon, by the worker's own event loop; and what is left of it when the process ends.
+class ParentTimer:
+    """Calls functions soon, in the worker's own event loop; and those that are left when the process ends.
 
-    Not by a thread: the pool forks a new child just now, and what a thread has locked at that moment (a module that it
-    imports, say) stays locked in the child for ever. When a worker shuts down its loop turns no more, and Celery says
-    only of a warm shutdown when that is through.
+    It does not use a thread: the pool is about to fork a new child, and a lock that a thread holds at that moment (of a
+    module that it imports, for example) stays locked in the child for ever. When a worker shuts down, its loop stops,
+    and only for a warm shutdown does Celery signal the end.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Later:
 
     def call(self, seconds: float, what: Callable[[], Any]) -> None:
         if self.over_since:
-            return  # its lease runs out
+            return  # the lease expires instead
         if not self._process:
             self._process = os.getpid()
             atexit.register(self.finish)
@@ -38,7 +38,7 @@ class Later:
         loop = get_event_loop()
         if loop is not None:
             loop.call_later(seconds, self._do, number)
-        else:  # a transport that has none, and so a pool that is watched by threads anyway
+        else:  # a transport without one: then threads watch the pool anyway
             timer = threading.Timer(seconds, self._do, (number,))
             timer.daemon = True
             timer.start()
@@ -49,12 +49,12 @@ class Later:
             what()
 
     def finish(self) -> None:
-        """The worker has stopped, and with it all children."""
+        """Call what is left: the worker has stopped, and so have all its children."""
         if self._process != os.getpid():
-            return  # this is one of them
+            return  # this process is a child
         self.over_since = time.monotonic()
         for number in list(self._left):
             self._do(number)
 
 
-later = Later()
+parent_timer = ParentTimer()

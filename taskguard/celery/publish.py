@@ -12,9 +12,9 @@ from celery.utils import uuid
 
 from taskguard.celery.delivery import in_hand
 from taskguard.celery.events import Calling
-from taskguard.celery.guarding import Guarding, TaskGuard
+from taskguard.celery.guarding import AppGuard, TaskGuard
 from taskguard.celery.headers import Call
-from taskguard.celery.map_items import is_no_task
+from taskguard.celery.map_items import is_celery_task
 from taskguard.celery.message_repr import with_texts
 from taskguard.celery.result import StoredResult, handle, info
 from taskguard.engine import effects as fx
@@ -28,14 +28,14 @@ from taskguard.protocol.store import Completed, Ending, Held, Lease
 from taskguard.runtime.interrupt import came_by_signal
 
 PATIENCE = 1.0
-"""How long a call waits for a store that does not answer; then its message is published unclaimed."""
+"""Seconds that a call waits for an unavailable store. Then its message is published without a claim."""
 
 _logger = logging.getLogger("taskguard")
 
 
-def publish(guarding: Guarding, task: TaskGuard, call: Call) -> Any:
-    """Publish the call, unless its work is queued, running or done already."""
-    one = _OneCall(guarding, task, call)
+def publish(app_guard: AppGuard, task: TaskGuard, call: Call) -> Any:
+    """Publish the call, unless its work is already queued, running or done."""
+    one = _OneCall(app_guard, task, call)
     if not one.identify():
         return call.publish()
     return one.publish()
@@ -44,8 +44,8 @@ def publish(guarding: Guarding, task: TaskGuard, call: Call) -> Any:
 class _OneCall:
     machine: publisher.Call
 
-    def __init__(self, guarding: Guarding, task: TaskGuard, call: Call) -> None:
-        self._guarding = guarding
+    def __init__(self, app_guard: AppGuard, task: TaskGuard, call: Call) -> None:
+        self._app_guard = app_guard
         self._task = task
         self._call = call
         given = call.options.get("task_id")
@@ -54,14 +54,14 @@ class _OneCall:
         self.nobody_listens = bool(call.options.get("parent_id")) and in_hand.get() is None
         """It is a callback of a job that has ended: an error would make a failure of that job."""
         self._interrupted: BaseException | None = None
-        """What was raised while the message was being prepared."""
+        """The error that was raised while the message was prepared."""
 
     def identify(self) -> bool:
-        """False for a call that the body is to refuse, or the worker."""
+        """False for a call that the body or the worker must refuse."""
         try:
             self._identify()
         except Exception as error:
-            # Arguments that do not fit are for the body to refuse, as without a guard.
+            # The body refuses arguments that do not fit, as without a guard.
             is_for_the_body = isinstance(error, TypeError) and not isinstance(error, KeyArgumentError)
             if came_by_signal(error) or not (is_for_the_body or self.nobody_listens):
                 raise
@@ -71,12 +71,12 @@ class _OneCall:
     def _identify(self) -> None:
         if self._is_named:
             check_job_id("task_id", self.task_id)
-        call, guarding, zone = self._call, self._guarding, self._guarding.zone
+        call, app_guard, zone = self._call, self._app_guard, self._app_guard.zone
         found = call.envelope
         envelope = (
             found if found.key else Envelope(id=self.task_id, idempotency_key=found.idempotency_key, slot=found.slot)
         )
-        settings, is_private = guarding.settings, guarding.results_are_private
+        settings, is_private = app_guard.settings, app_guard.results_are_private
         self._delay, is_linked = call.delay(zone), call.is_linked
         waits_for = call.waits_for(settings.queued_for + self._delay, zone)
         self.machine = publisher.Call(
@@ -91,7 +91,7 @@ class _OneCall:
             nobody_listens=self.nobody_listens,
             may_be_further=self._is_named and is_linked,
             hears_by_message=is_linked or is_private or bool(call.options.get("group_id")),
-            meanwhile=lambda: self._prepare(),  # a method would be copied with all of the app, by who copies a claim
+            meanwhile=lambda: self._prepare(),  # whoever copies a claim would copy a bound method with the whole app
         )
 
     def publish(self) -> Any:
@@ -102,7 +102,7 @@ class _OneCall:
                 raise
             # The worker will ask: an outage is no reason to lose the call.
             _logger.warning("%s[%s] is published unclaimed: %s", self._call.name, self.task_id, error)
-            self._name_store(self._guarding.identity.known)
+            self._name_store(self._app_guard.identity.known)
             return self.publish_as(self.machine.unclaimed(), is_outage=True)
         if isinstance(effect, publisher.Publish):
             self._log_further_call(effect.about, "this call is published too, and gets its outcome")
@@ -114,10 +114,10 @@ class _OneCall:
         return self._answer(effect.found)
 
     def _decide(self) -> fx.Last:
-        machine, guarding = self.machine, self._guarding
+        machine, app_guard = self.machine, self._app_guard
         if not machine.envelope.store:
-            identity = guarding.identity
-            self._name_store(identity.known or guarding.breaker.ask(partial(identity.name, guarding.calls, PATIENCE)))
+            identity = app_guard.identity
+            self._name_store(identity.known or app_guard.breaker.ask(partial(identity.name, app_guard.calls, PATIENCE)))
         effect = machine.begin()
         while not isinstance(effect, fx.Last):
             effect = self._carry_out(effect)
@@ -137,15 +137,15 @@ class _OneCall:
         if isinstance(effect, fx.Ask):
             return machine.answered(self._ask(effect))
         if isinstance(effect, fx.Look):
-            guarding = self._guarding
-            return machine.looked(guarding.breaker.ask(partial(guarding.calls.store.get, effect.entry)))
+            app_guard = self._app_guard
+            return machine.looked(app_guard.breaker.ask(partial(app_guard.calls.store.get, effect.entry)))
         if isinstance(effect, fx.LookAfter):
             owner = effect.holder.owner
-            known: fx.Known = "coming" if self._guarding.marks.knows(owner) else "unknown"
-            return machine.holder_is(known, not is_no_task(owner))
+            known: fx.Known = "coming" if self._app_guard.confirmations.knows(owner) else "unknown"
+            return machine.holder_is(known, is_celery_task(owner))
         assert isinstance(effect, fx.StandIn)
         self._stand_in(effect)
-        return machine.stood_in(not is_no_task(effect.holder.owner))
+        return machine.stood_in(is_celery_task(effect.holder.owner))
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
@@ -154,9 +154,9 @@ class _OneCall:
         arguments = task.arguments(call.args or (), call.kwargs or {}) if task.shows_arguments else ""
         try:
             with Calling(self._call.name):
-                claim, ask = check_claim(effect.claim), self._guarding.calls.ask
+                claim, ask = check_claim(effect.claim), self._app_guard.calls.ask
                 question = partial(ask, claim, patience=PATIENCE, arguments=arguments)
-                _, answer = self._guarding.breaker.ask(question)
+                _, answer = self._app_guard.breaker.ask(question)
         except StoreError:
             if self._interrupted is not None:
                 raise self._interrupted from None
@@ -168,21 +168,21 @@ class _OneCall:
         return answer
 
     def _prepare(self) -> None:
-        """Part of what Celery does for a message, before it is known whether there will be one."""
+        """Do part of what Celery does for a message, before the store has answered whether there will be one."""
         if self._interrupted is not None:
             return
         try:
-            self._call = with_texts(self._call, self._guarding.app)
+            self._call = with_texts(self._call, self._app_guard.app)
         except BaseException as error:
-            # Arguments that make no message, or a time limit, or Ctrl-C: raised once the store has said whether there
-            # is a claim to be given back.
+            # Arguments that cannot be serialized, a time limit, or Ctrl-C: raised once the store has answered whether
+            # there is a claim to release.
             self._interrupted = error
 
     def _stand_in(self, effect: fx.StandIn) -> None:
-        held, guarding = effect.holder, self._guarding
-        delay = max(0.0, held.remaining - guarding.settings.queued_for)  # what is left of its own
+        held, app_guard = effect.holder, self._app_guard
+        delay = max(0.0, held.remaining - app_guard.settings.queued_for)  # what is left of the holder's own delay
         self._call.publish_for(held.owner, effect.envelope, delay)
-        guarding.marks.add(held, held.remaining, guarding.settings.republish_after + delay)
+        app_guard.confirmations.add(held, held.remaining, app_guard.settings.republish_after + delay)
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
@@ -192,11 +192,11 @@ class _OneCall:
             result = self._call.publish_as(self.task_id, effect.envelope)
         except BaseException:
             if isinstance(claimed, Lease):
-                self._give_back(claimed)  # the broker refused it
+                self._give_back(claimed)  # the broker refused the message
             raise
         if claimed is not None:
-            copy_for = self._guarding.settings.republish_after + self._delay
-            self._guarding.marks.add(claimed, self.machine.waits_for, copy_for)
+            copy_for = self._app_guard.settings.republish_after + self._delay
+            self._app_guard.confirmations.add(claimed, self.machine.waits_for, copy_for)
         if effect.raises is not None:
             raise effect.raises
         if is_outage:
@@ -204,14 +204,14 @@ class _OneCall:
         return handle(result, info(effect.envelope.key, self.task_id, effect.about or claimed))
 
     def _give_back(self, lease: Lease) -> None:
-        """No message is known to have left. If a worker has one all the same, the claim is not ours any more."""
+        """Release the claim, as no message is known to be sent. If a worker has one, the store ignores this."""
         with suppress(StoreError):
-            self._guarding.calls.store.release(lease, Ending(keep_for=self._task.policy.keep))
+            self._app_guard.calls.store.release(lease, Ending(keep_for=self._task.policy.keep))
 
     def _answer(self, found: Held | Completed) -> Any:
         about = info(self.machine.envelope.key, self.task_id, found)
         if isinstance(found, Completed):
-            return handle(StoredResult(found, self._guarding.outcomes, self._guarding.app), about)
-        result = (self._call.options.get("result_cls") or self._guarding.app.AsyncResult)(found.owner)
-        result.ignored = bool(self._call.options.get("ignore_result"))  # as Celery's own: nobody waits for it
+            return handle(StoredResult(found, self._app_guard.outcomes, self._app_guard.app), about)
+        result = (self._call.options.get("result_cls") or self._app_guard.app.AsyncResult)(found.owner)
+        result.ignored = bool(self._call.options.get("ignore_result"))  # as Celery does: no caller waits for it
         return handle(result, about)

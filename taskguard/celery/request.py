@@ -1,9 +1,10 @@
-"""Where Celery's request tells its job's settlement what became of the child, and of the message.
+"""Celery's request, extended: it notifies the job's settlement of what happens to the child and to the message.
 
-Celery's final decision on a message is `acknowledge` or `reject`. Both come too early where a child is only told to
-end (revoked with terminate, hard time limit): its `finally` may still run. There the job is settled once it is gone.
+Celery's final decision on a message is `acknowledge` or `reject`. Both come too early if Celery has only signalled the
+child to end (revoked with terminate, hard time limit): its `finally` may still run. Then the job is settled once the
+child is gone.
 
-A request class that users may have made themselves stands behind ours, so all that we add to it is one attribute.
+Users may have their own request class. Ours is put in front of it and adds only one attribute.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Base: Any = object
 
 
 class SettlingRequest(Base):  # type: ignore[misc]
-    """In front of Celery's request class. Without a settlement it is as if it were not there."""
+    """In front of Celery's request class. Without a settlement it changes nothing."""
 
     _taskguard: Settlement | None = None
 
@@ -41,12 +42,12 @@ class SettlingRequest(Base):  # type: ignore[misc]
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
         if isinstance(error, Terminated) and not self._already_cancelled:
-            ours.settle("revoked")  # now it is gone
+            ours.settle("revoked")  # the child is gone now
         ours.is_lost = ours.is_lost or isinstance(error, (WorkerLostError, SystemExit))
         try:
             return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
         finally:
-            if ours.is_lost and not self._already_cancelled:  # acknowledged early: nobody else decides
+            if ours.is_lost and not self._already_cancelled:  # acknowledged early: Celery makes no further decision
                 ours.settle("failed", error)
 
     def on_timeout(self, soft: bool, timeout: float) -> Any:
@@ -59,14 +60,14 @@ class SettlingRequest(Base):  # type: ignore[misc]
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
         if self._taskguard is not None and terminated:
             self._taskguard.revoke_after_body()
-        elif self._taskguard is not None:  # it never started: whoever holds the key, this job has ended
+        elif self._taskguard is not None:  # it never started: whichever job holds the key, this one has ended
             self._taskguard.settle("expired" if expired else "revoked", anyway=True)
         super()._announce_revoked(reason, terminated, signum, expired)
 
     def cancel(self, *args: Any, **kwargs: Any) -> Any:
         value = super().cancel(*args, **kwargs)
         if self._taskguard is not None and not self._already_cancelled:
-            # Celery announces only what it has heard to have begun, and the child may be a moment ahead of that.
+            # Celery announces only jobs that it knows to have started, and the child may be a moment ahead.
             self._taskguard.settle_cancelled()
         return value
 
@@ -75,7 +76,7 @@ class SettlingRequest(Base):  # type: ignore[misc]
             self._taskguard.settle_cancelled()
         super()._announce_cancelled(*args, **kwargs)
 
-    # -- Celery's last word ----------------------------------------------------------------------------------------
+    # -- Celery's decision -----------------------------------------------------------------------------------------
 
     def acknowledge(self) -> None:
         ours = self._taskguard
@@ -95,11 +96,11 @@ class SettlingRequest(Base):  # type: ignore[misc]
         super().reject(requeue=requeue)
 
     def _retry_worker_lost(self, *args: Any) -> Any:
-        # Celery 5.7's retry_on_worker_lost publishes from here. If the job is not this delivery's to retry, because
-        # another one runs it, the message goes back instead and waits for that one.
+        # Celery 5.7's retry_on_worker_lost publishes from here. If this delivery may not retry the job, because another
+        # delivery runs it, the message is requeued instead and waits for that one.
         return (self._taskguard is None or self._taskguard.requeue()) and super()._retry_worker_lost(*args)
 
 
 def in_front_of(base: type) -> type:
-    """*base*, which is Celery's request class or a user's own, with ours in front."""
+    """Celery's request class, or a user's own, with ours in front."""
     return base if issubclass(base, SettlingRequest) else type("SettlingRequest", (SettlingRequest, base), {})

@@ -1,4 +1,4 @@
-"""The part of a worker that rescues messages: it is there from when the worker consumes until it stops to."""
+"""The bootstep that rescues messages while the worker consumes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 
 from celery import bootsteps
 
-from taskguard.celery.guarding import guarding_of
+from taskguard.celery.guarding import app_guard_of
 from taskguard.celery.internals import RESCUE, require_names
 from taskguard.celery.recurring import Recurring
 from taskguard.celery.rescue import EVERY, Rescuer
 from taskguard.celery.unacked import TIMEOUT, Unacked
 
 FIRST = EVERY / 2
-"""Seconds after its start: a worker that starts has other things to do, and no message is missed by then."""
+"""Seconds from the worker's start to the first tick: it is busy then, and no message counts as silent so early."""
 
 _logger = logging.getLogger("taskguard")
 
 
 class RescueStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Started anew with each connection to the broker."""
+    """Celery starts it again with each connection to the broker."""
 
     name = "taskguard-rescue"
     requires = ("celery.worker.consumer.tasks:Tasks",)
@@ -33,7 +33,7 @@ class RescueStep(bootsteps.StartStopStep):  # type: ignore[misc]
         self._ticks: Ticks | None = None
 
     def include_if(self, consumer: Any) -> bool:
-        return guarding_of(consumer.app).settings.redeliver_orphans
+        return app_guard_of(consumer.app).settings.redeliver_orphans
 
     def start(self, consumer: Any) -> None:
         if is_redis(consumer.connection.transport):
@@ -68,9 +68,11 @@ class Ticks(Recurring):
     def tick(self) -> float:
         try:
             seconds = self._rescuer.tick()
-        except Exception as error:  # the broker's or the store's: the worker goes on, and so does the next tick
+        except (
+            Exception
+        ) as error:  # an error of the broker or the store must not stop the worker; the next tick tries again
             if not self._is_in_trouble:
-                _logger.warning("could not look for messages of dead workers, and will look again: %r", error)
+                _logger.warning("could not search for messages of dead workers; will try again: %r", error)
             self._is_in_trouble = True
             return EVERY
         self._is_in_trouble = False
@@ -100,7 +102,7 @@ class Ticks(Recurring):
         # A connection of its own, as replies are awaited only so long: kombu's own may be configured to wait for ever.
         options = {**broker.transport_options, "socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT}
         self._connection = broker.clone(transport_options=options)
-        self._connection.transport.state = broker.transport.state  # which knows the types of exchanges
+        self._connection.transport.state = broker.transport.state  # it knows the types of exchanges
         worker = f"{socket.gethostname()}:{os.getpid()}:{id(self):x}"
         return Unacked(self._connection.default_channel, store, worker)
 

@@ -1,4 +1,4 @@
-"""What a caller learns: the handle it gets says whether its call was a duplicate, of whom, and since when."""
+"""What a caller gets: a handle that says whether the call was a duplicate, of which job, and since when."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def info(key: str, task_id: str, answer: Lease | Held | Completed | None) -> Cal
 
 
 def handle(result: Any, about: CallInfo) -> Any:
-    """The handle, with what the guard has to say."""
+    """The handle, with its `CallInfo`."""
     result.taskguard = about
     return result
 
 
 def failure_of(outcomes: AppOutcomes, done: Completed) -> BaseException:
-    """What work that has failed failed with, or that this was not kept."""
+    """The error of failed work; `EarlierFailureError` if the error itself was not stored."""
     if done.outcome is not None:
         with suppress(NotKept):
             return outcomes.exception(done.outcome)
-    return EarlierFailureError(done.key, done.owner, "what it failed with was not kept")
+    return EarlierFailureError(done.key, done.owner, "the error was not stored")
 
 
 class StoredResult(AsyncResult):  # type: ignore[misc]
-    """The handle of work that was done before: what the result backend no longer has, the guard remembers."""
+    """The handle of work that was done before: its result comes from the guard's store, not from the result backend."""
 
     def __init__(self, done: Completed, outcomes: AppOutcomes, app: Celery) -> None:
         super().__init__(done.owner, app=app)
@@ -46,7 +46,7 @@ class StoredResult(AsyncResult):  # type: ignore[misc]
         self._outcomes = outcomes
 
     def __reduce_args__(self) -> Any:
-        # Elsewhere it is a plain handle: what the guard remembers does not travel.
+        # Pickled, it becomes a plain handle: the stored outcome does not travel.
         return super().__reduce_args__()
 
     def __reduce__(self) -> Any:

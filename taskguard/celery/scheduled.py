@@ -1,7 +1,7 @@
-"""A scheduled run, in the worker: whatever task it is, its message is run once, and its slot knows how long it lasts.
+"""A scheduled run in the worker: the message of any task runs once, and the slot's run lasts as long as its body.
 
-Every task of a worker whose app has taskguard installed is ready for it. A plain task is held by the run of its slot
-alone. A guarded one also has its own key, claimed inside: see `taskguard.engine.layers`.
+If an app has taskguard installed, every task in its workers supports this. A plain task claims only the run of its
+slot. A guarded task also claims its own key, inside the slot: see `taskguard.engine.layers`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _note_of(request: Any) -> Note | None:
     if request.called_directly or request.id is None or request.is_eager or is_off():
         return None
     if not isinstance(request.headers, Mapping) or not request.headers.get(SLOT):
-        return None  # as most are: what else the message says is not read for it
+        return None  # like most messages: the rest of the envelope is not read
     return Note.of(envelope_in(request.headers, str(request.id)).slot)
 
 
@@ -37,7 +37,7 @@ class SlotAware(Task):  # type: ignore[misc]
 
     @cached_property
     def Request(self) -> type:  # noqa: N802 - Celery's name
-        from taskguard.celery.request import in_front_of  # the worker's own code
+        from taskguard.celery.request import in_front_of  # only workers need this code
 
         return in_front_of(symbol_by_name(super().Request))
 
@@ -47,8 +47,8 @@ class SlotAware(Task):  # type: ignore[misc]
 
 
 def watch_slots() -> None:
-    """Let workers recognise the messages of slots, whatever task they are for."""
-    worker_init.connect(_make_ready)  # one for all apps: a receiver for each would keep it for ever
+    """Let workers recognise the messages of slots, for any task."""
+    worker_init.connect(_make_ready)  # one receiver for all apps: one per app would keep the app for ever
 
 
 def _make_ready(sender: Any = None, **_: Any) -> None:

@@ -1,4 +1,4 @@
-"""The settings of an app: `app.conf.taskguard_*`, or given to `install`."""
+"""The settings of an app: `app.conf.taskguard_*`, or arguments of `install`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from celery import Celery
 
 from taskguard.errors import ConfigurationError
 from taskguard.events import Listener
-from taskguard.history import Kept, check_kept
+from taskguard.history import HistoryOption, check_history_option
 from taskguard.protocol.names import check_namespace
 from taskguard.protocol.policy import Policy
 from taskguard.protocol.store import Store
@@ -22,37 +22,37 @@ from taskguard.schedule.entry import CatchUp, Timing
 from taskguard.schedule.note import Overlap
 
 VISIBILITY_TIMEOUT = 3600.0
-"""What kombu's Redis transport has by default."""
+"""The default of kombu's Redis transport."""
 _VISIBILITY_TIMEOUTS = {"sqs": 1800.0}
-"""Of transports that have another one."""
+"""The defaults of other transports."""
 UNTIL_THE_STORE_IS_BACK = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     store: Store | str | None = None
-    """Where entries live; None: taken from the app."""
+    """Where entries live. None: the app's broker or result backend."""
     namespace: str = "taskguard"
     queued_for: float = 86400.0
-    """How long a queued entry waits for its worker, on top of countdown or eta."""
+    """Seconds that a queued entry waits for a worker, in addition to countdown or eta."""
     republish_after: float = 300.0
-    """After so long in the queue a message counts as lost, and the next duplicate call publishes it again."""
+    """Seconds in the queue after which a message counts as lost, and the next duplicate call republishes it."""
     redeliver_orphans: bool = True
-    """Whether workers give the guarded messages of a worker that died back to their queue, on a Redis broker."""
+    """Whether workers requeue the guarded messages of a dead worker, on a Redis broker."""
     on_store_error: Literal["retry", "fail", "run_unguarded"] = "retry"
     on_evicting_store: OnEvictingStore = "warn"
-    """What to do where the store's server removes entries when its memory is short."""
+    """What to do if the store's server evicts entries when its memory is full."""
     tasks: Mapping[str, Mapping[str, Any]] | None = None
-    """Options by a pattern of task names: guards tasks without a change to their code."""
+    """Options by pattern of task names: guards tasks without changing their code."""
     overlap: Overlap = "skip"
-    """What a scheduled run does while an earlier one of the same entry lasts, where the entry does not say."""
+    """What a scheduled run does during an earlier run of the same entry: the default for entries."""
     catch_up: CatchUp = "latest"
-    """What becomes of slots that no scheduler was there for."""
+    """What happens to slots that came due while no scheduler ran."""
     catch_up_window: float | None = None
-    """Slots missed longer ago than so many seconds are not caught up."""
+    """Seconds: slots missed longer ago are not caught up."""
     listeners: Sequence[Listener] = ()
-    """Functions that are told of every decision, beside the log."""
-    history: Kept = True
+    """Functions that get every decision, in addition to the log."""
+    history: HistoryOption = True
     """Whether decisions are kept in the store, for `taskguard explain`, `stats` and `watch`.
 
     "arguments": with the values of each call.
@@ -69,7 +69,7 @@ class Settings:
                 f"taskguard_on_store_error={self.on_store_error!r} is not known; write retry, fail or run_unguarded"
             )
         check_on_evicting_store("taskguard_on_evicting_store", self.on_evicting_store)
-        check_kept("taskguard_history", self.history)
+        check_history_option("taskguard_history", self.history)
         if not isinstance(self.readable_keys, bool):
             raise ConfigurationError(f"taskguard_readable_keys must be True or False, not {self.readable_keys!r}")
         if self.health_file is not None and not (isinstance(self.health_file, str) and self.health_file):
@@ -77,7 +77,7 @@ class Settings:
         for name in ("queued_for", "republish_after"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 10 * 365 * 86400:
-                raise ConfigurationError(f"taskguard_{name}={value!r} is no duration; write a number of seconds")
+                raise ConfigurationError(f"taskguard_{name} must be a positive number of seconds, not {value!r}")
         if not isinstance(self.redeliver_orphans, bool):
             raise ConfigurationError(
                 f"taskguard_redeliver_orphans must be True or False, not {self.redeliver_orphans!r}"
@@ -85,11 +85,11 @@ class Settings:
         check_namespace(self.namespace, "taskguard_namespace")
         if not _are_functions(self.listeners):
             raise ConfigurationError(
-                f"taskguard_listeners={self.listeners!r} is no list of functions; write [function, …]"
+                f"taskguard_listeners={self.listeners!r} must be a list of functions; write [function, …]"
             )
         if self.tasks is not None and not _is_by_pattern(self.tasks):
             raise ConfigurationError(
-                f'taskguard_tasks={self.tasks!r} is not options by pattern; write {{"billing.*": {{"lease": 60}}}}'
+                f'taskguard_tasks={self.tasks!r} must be options by pattern; write {{"billing.*": {{"lease": 60}}}}'
             )
 
         self.timing  # noqa: B018 - checks what belongs to it
@@ -100,7 +100,7 @@ class Settings:
 
     @classmethod
     def of(cls, app: Celery, given: Mapping[str, Any]) -> Settings:
-        """What was given to `install`, else what the app's configuration says."""
+        """The arguments of `install`; for those not given, the app's configuration."""
         configured = {
             field.name: app.conf[f"taskguard_{field.name}"]
             for field in fields(cls)
@@ -110,15 +110,15 @@ class Settings:
 
     @property
     def patience_at_the_end(self) -> float:
-        """Seconds that the end of a body waits for a store that is away, as long as its worker lives.
+        """Seconds that the end of a body waits for an unavailable store, while its worker lives.
 
-        A body that has run is not run again for that, unless the app would rather go on.
+        A body that has run must not run again because of an outage, unless the app chose not to wait.
         """
         return UNTIL_THE_STORE_IS_BACK if self.on_store_error == "retry" else 0.0
 
 
 def check_spelling(app: Celery) -> None:
-    """ConfigurationError for a name in the app's configuration that is not a setting of ours: Celery takes any name."""
+    """Raise `ConfigurationError` for an unknown `taskguard_*` setting: Celery itself accepts any name."""
     known = [field.name for field in fields(Settings)]
     for setting in app.conf:
         before, ours, name = str(setting).lower().partition("taskguard_")
@@ -142,7 +142,7 @@ _OF_TASKS = frozenset(field.name for field in fields(Policy) if field.init)
 
 
 def checked_names(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that were given; ConfigurationError for a name that is none."""
+    """The given settings; raises `ConfigurationError` for an unknown name."""
     known = [field.name for field in fields(Settings)]
     for name in given:
         if name not in known:
@@ -160,11 +160,11 @@ def _is_by_pattern(tasks: Any) -> bool:
     )
 
 
-# -- what the app itself says ------------------------------------------------------------------------------------
+# -- what the app itself has -------------------------------------------------------------------------------------
 
 
 def store_of(app: Celery) -> str:
-    """The URL of the store that the app's own broker or result backend can be."""
+    """The URL of the app's own broker or result backend, if it can be a store."""
     for url, tls in ((app.conf.broker_url, "broker_use_ssl"), (app.conf.result_backend, "redis_backend_use_ssl")):
         store = _as_store(_first(url), app.conf.get(tls))
         if store:
@@ -183,12 +183,12 @@ def _as_store(url: str, tls: Any) -> str:
     url = url.removeprefix("sqla+").removeprefix("db+")
     if url.startswith(("postgresql://", "postgresql+psycopg://", "postgresql+psycopg2://", "postgres://")):
         return "postgresql://" + url.partition("://")[2]
-    # In SQLAlchemy's spelling three slashes are a relative path and four an absolute one, as in ours.
+    # As in our URLs, in SQLAlchemy's three slashes mean a relative path and four an absolute one.
     return url if url.startswith("sqlite:///") and len(url) > len("sqlite:///") else ""
 
 
 def _with_tls(url: str, tls: Any) -> str:
-    """What Celery keeps in a setting of its own, redis-py reads from the URL."""
+    """Add Celery's TLS setting to the URL, where redis-py reads it."""
     if not tls:
         return url
     names = {ssl.CERT_NONE: "none", ssl.CERT_OPTIONAL: "optional", ssl.CERT_REQUIRED: "required"}
@@ -198,19 +198,19 @@ def _with_tls(url: str, tls: Any) -> str:
 
 
 def visibility_timeout(app: Celery) -> float:
-    """After how long the broker delivers an unacknowledged message again."""
+    """Seconds after which the broker redelivers an unacknowledged message."""
     options = app.conf.broker_transport_options or {}
     usual = _VISIBILITY_TIMEOUTS.get(transport_of(app), VISIBILITY_TIMEOUT)
     return float(options.get("visibility_timeout") or usual)
 
 
 def transport_of(app: Celery) -> str:
-    """What carries the app's messages: redis, amqp, sqs, …"""
+    """The transport of the app's messages: redis, amqp, sqs, …"""
     return broker_of(app).partition("://")[0].partition("+")[0].lower()
 
 
 def broker_of(app: Celery) -> str:
-    """The URL of the app's broker, the first if there are several."""
+    """The URL of the app's broker; the first if there are several."""
     return _first(app.conf.broker_url)
 
 

@@ -1,8 +1,8 @@
-"""The parent's side of a job: it settles for a child that is gone, by the attempt that died.
+"""The parent's side of a job: it settles for a dead child, by the attempt that died.
 
-When that is, Celery's request says: `request.py`. A guarded task has its key and its place in the queue; a plain one
-has something to settle only if a schedule made it. Without that the run of a slot whose child is gone would last until
-its lease is over, and a scheduler could not tell one that Celery has given up from one whose whole worker died.
+`request.py` decides when. A guarded task has its key and its queue entry; a plain task has something to settle only if
+a schedule made the call. Without a settlement, the run of a slot whose child died would last until its lease expires,
+and a scheduler could not distinguish a job that Celery has given up from one whose whole worker died.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from celery.worker import state
 from kombu.serialization import registry
 
 from taskguard.celery import inprocess
-from taskguard.celery.guarding import Guarding, TaskGuard, guarding_of, is_installed
+from taskguard.celery.guarding import AppGuard, TaskGuard, app_guard_of, is_installed
 from taskguard.celery.headers import ATTEMPT, EVENTS, SERIALIZER, SLOT, envelope_in
-from taskguard.celery.parent_timer import later
+from taskguard.celery.parent_timer import parent_timer
 from taskguard.celery.replay import claimant_of_call
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.parent import Gone
@@ -32,19 +32,19 @@ from taskguard.runtime.switch import is_off
 from taskguard.schedule.note import Note
 
 LEAVE_ALONE = 5.0
-"""Seconds for which a store that did not answer is not asked by the parent."""
+"""Seconds for which the parent does not ask a store that failed to answer."""
 
 _logger = logging.getLogger("taskguard")
 
 
 class Settlement:
-    """What the parent knows of one delivery: an attempt of its own, which travels to the child and nowhere else."""
+    """What the parent knows of one delivery: its attempt, which travels only to the child."""
 
     def __init__(self, request: Any) -> None:
         self._request = request
         self.attempt = new_attempt()
         self.is_lost = False
-        """Its child is gone, and Celery has not decided yet what becomes of the message."""
+        """Its child died, and Celery has not yet acknowledged or rejected the message."""
         self.goes_back = False
         self._after_body: Callable[[], Any] | None = None
         facts = request._request_dict
@@ -61,8 +61,8 @@ class Settlement:
         return found
 
     @property
-    def guarding(self) -> Guarding:
-        return guarding_of(self._request.task.app)
+    def app_guard(self) -> AppGuard:
+        return app_guard_of(self._request.task.app)
 
     @property
     def _envelope(self) -> Envelope:
@@ -75,53 +75,55 @@ class Settlement:
         if guarded is not None:
             envelope = guarded.identified(envelope, request._args, request._kwargs)
         slot = Note.of(envelope.slot)
-        layers, place = self.guarding.claims(task, guarded, envelope, self.id, slot, retries=0)
-        return Gone(layers=layers, queue_entry=place if place != layers[-1].entry else "", attempt=self.attempt)
+        layers, queue_entry = self.app_guard.claims(task, guarded, envelope, self.id, slot, retries=0)
+        return Gone(
+            layers=layers, queue_entry=queue_entry if queue_entry != layers[-1].entry else "", attempt=self.attempt
+        )
 
     def _end(self, how: How, error: BaseException | None, anyway: bool) -> bool:
-        # A failure that the parent settles is one that Celery's parent answers.
+        # If the parent settles a failure, Celery's parent also stores the result and sends the callbacks.
         detail, answered = f"{how}; settled by the parent", how == "failed"
         gone = self._gone
-        guards = [self.guarding.calls] * len(gone.layers)
-        # A guarded task has its own receipt; that of a plain one is its slot's, which another delivery may have.
+        guards = [self.app_guard.calls] * len(gone.layers)
+        # A guarded task has its own receipt. A plain task has only its slot's, which another delivery may hold.
         ends_slot = how == "revoked" or len(gone.layers) > 1
         done = gone.end(guards, how, error, answered=answered, anyway=anyway, ends_slot=ends_slot, detail=detail)
         if answered and self._envelope.call:
             call, keep = claimant_of_call(self._envelope, self.attempt), gone.layers[-1].policy.keep
             ending = Ending(how=how, keep_for=keep, answered=True)
-            self.guarding.calls.store.release(call, ending, anyway=True)
+            self.app_guard.calls.store.release(call, ending, anyway=True)
         return done
 
-    def _put_into_queue(self, keep_starts: bool) -> bool:
-        gone, terms = self._gone, self.guarding.terms
-        guards = [self.guarding.calls] * len(gone.layers)
+    def _requeue(self, keep_starts: bool) -> bool:
+        gone, terms = self._gone, self.app_guard.terms
+        guards = [self.app_guard.calls] * len(gone.layers)
         return gone.requeue(guards, terms, keep_starts=keep_starts, detail="settled by the parent")
 
-    # -- when it is to be settled ----------------------------------------------------------------------------------
+    # -- when to settle --------------------------------------------------------------------------------------------
 
     def settle(self, how: How, error: BaseException | None = None, *, anyway: bool = False) -> None:
         self.is_lost = False
         self._carefully(lambda: self._end(how, error, anyway))
 
     def settle_lost(self) -> None:
-        self.settle("failed", WorkerLostError("the process that ran it is gone"))
+        self.settle("failed", WorkerLostError("the process that ran it died"))
 
     def requeue(self, *, keep_starts: bool = True) -> bool:
         self.is_lost = False
-        keep_starts = keep_starts and not state.should_terminate  # nobody died of this job in a cold shutdown
-        return self._carefully(lambda: self._put_into_queue(keep_starts))
+        keep_starts = keep_starts and not state.should_terminate  # in a cold shutdown the job did not kill the child
+        return self._carefully(lambda: self._requeue(keep_starts))
 
     def revoke_after_body(self) -> None:
-        """It is only told to end so far."""
+        """Settle once the body has ended: so far Celery has only signalled it."""
         self._after_body = lambda: self.settle("revoked")
 
     def settle_cancelled(self) -> None:
         if self._request.acknowledged:
-            self._when_gone(lambda: self.settle("revoked"))  # the broker has no message of it any more
+            self._when_gone(lambda: self.settle("revoked"))  # the broker no longer has its message
         elif state.should_terminate:
-            self.requeue()  # a cold shutdown: the message is restored when all this has ended
+            self.requeue()  # a cold shutdown: the broker gets the message back when the worker has ended
         else:
-            self._when_gone(lambda: self.requeue(keep_starts=False))  # the connection is lost
+            self._when_gone(lambda: self.requeue(keep_starts=False))  # the connection to the broker is lost
 
     def settle_after_time_limit(self, timeout: float) -> None:
         def settle() -> None:
@@ -133,7 +135,7 @@ class Settlement:
         self._when_gone(settle)
 
     def body_has_unwound(self) -> None:
-        """In a pool of this very process."""
+        """In a pool that runs bodies in this process: the body has ended."""
         settle, self._after_body = self._after_body, None
         if settle is not None:
             settle()
@@ -143,55 +145,55 @@ class Settlement:
             self._after_body = settle
             return
         if state.should_terminate:
-            settle()  # there is no later
+            settle()  # the process ends now
             return
         pid, looks = self._request.worker_pid, pauses(0.1, 1.0)
 
         def look() -> None:
             if _is_alive(pid):
-                later.call(next(looks), look)
+                parent_timer.call(next(looks), look)
             else:
                 settle()
 
         look()
 
     def _carefully(self, settle: Callable[[], bool]) -> bool:
-        # The parent must go on whatever happens here. A store that is away is not asked for each of a thousand jobs;
-        # but it is asked again: a job that Celery has given up must not be taken for one whose whole worker died.
+        # The parent must continue whatever happens here. It does not ask an unavailable store for each of a thousand
+        # jobs, but it tries again: a job that Celery has given up must not look like one whose whole worker died.
         if is_off():
             return False
-        if time.monotonic() < self.guarding.away_until and not self._is_the_last_try():
-            later.call(LEAVE_ALONE, lambda: self._carefully(settle))
+        if time.monotonic() < self.app_guard.away_until and not self._is_the_last_try():
+            parent_timer.call(LEAVE_ALONE, lambda: self._carefully(settle))
             return False
         name = f"{self._request.name}[{self.id}]"
         try:
             return settle()
         except StoreError as error:
-            self.guarding.away_until = time.monotonic() + LEAVE_ALONE
-            _logger.warning("%s is not settled yet: %s", name, error)
-            later.call(LEAVE_ALONE, lambda: self._carefully(settle))
-        except Exception as error:  # arguments that do not fit or cannot be read, or whatever a key function raises
-            _logger.warning("%s is not settled, it never had a key: %r", name, error)
+            self.app_guard.away_until = time.monotonic() + LEAVE_ALONE
+            _logger.warning("%s: could not settle it, will try again: %s", name, error)
+            parent_timer.call(LEAVE_ALONE, lambda: self._carefully(settle))
+        except Exception as error:  # arguments that do not fit or cannot be read, or an error in a key function
+            _logger.warning("%s: nothing to settle, it never had a key: %r", name, error)
         return False
 
     def _is_the_last_try(self) -> bool:
-        """Whether the worker ends, and the store was not asked in vain since."""
-        return later.over_since > self.guarding.away_until - LEAVE_ALONE
+        """Whether the worker ends, and the store has not failed since."""
+        return parent_timer.over_since > self.app_guard.away_until - LEAVE_ALONE
 
 
 def headers_in(request: Any) -> Mapping[str, Any]:
-    """Those of the message. Where a caller has sent one that is called "headers", Celery takes that for all of them."""
+    """The headers of the message. If a caller sent one called "headers", Celery uses that in place of all."""
     found = request._request_dict.get("headers")
     return found if isinstance(found, Mapping) and found else request._request_dict
 
 
 def _is_alive(pid: int | None) -> bool:
     if pid is None or pid == os.getpid():
-        return False  # it ran in this process, and has unwound
+        return False  # it ran in this process, and has ended
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except (FileNotFoundError, ProcessLookupError):  # the latter if it goes between the two
+    except (FileNotFoundError, ProcessLookupError):  # the latter if it ends between open and read
         if os.path.exists("/proc/self/stat"):
             return False
     try:
@@ -202,10 +204,10 @@ def _is_alive(pid: int | None) -> bool:
 
 
 def settlement_of(request: Any) -> Settlement | None:
-    """What there is to settle for the request; None for the job of a plain task that no schedule made."""
+    """The settlement of the request; None for a plain task that no schedule called."""
     if hasattr(request.task, "taskguard"):
         return Settlement(request)
     headers = headers_in(request)
     if not headers.get(SLOT) or not is_installed(request.task.app):
-        return None  # as most are
+        return None  # like most requests
     return None if Note.of(envelope_in(headers, request.id).slot) is None else Settlement(request)

@@ -1,4 +1,4 @@
-"""One decorator over another: what is guarded already must not become the body of a task that is not."""
+"""One decorator over another: a guarded task must not become the body of an unguarded one."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from celery.local import PromiseProxy, Proxy
 from taskguard.errors import ConfigurationError
 
 MARK = "taskguard_policy"
-"""What a guarded task has, and no other."""
+"""An attribute that only guarded tasks have."""
 
 _promises: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""Promises of guarded tasks, by their ids: whatever is asked of a promise makes its task."""
+"""Promises of guarded tasks, by `id()`: any attribute access on a promise would make its task."""
 
 
 class SharedProxy(Proxy):  # type: ignore[misc]
-    """A guarded task of every app; of the current one, when it is used."""
+    """A guarded shared task: it stands for the task of the current app."""
 
     __slots__ = ()
 
 
 def remember(task: Any) -> Any:
-    """*task* is guarded, or is the promise of a guarded one."""
+    """Remember *task*, which is guarded, or the promise of a guarded task."""
     if issubclass(type(task), PromiseProxy):
         _promises[id(task)] = task
     return task
 
 
 def is_guarded(what: Any) -> bool:
-    """Whether *what* is a guarded task, stands for one, or is a wrapper around one. Makes no task."""
+    """Whether *what* is a guarded task, a proxy of one, or a wrapper around one. Does not evaluate promises."""
     while what is not None:
         if _promises.get(id(what)) is what or type(what) is SharedProxy or hasattr(type(what), MARK):
             return True
@@ -45,15 +45,15 @@ def is_guarded(what: Any) -> bool:
 
 
 def refuse_guarded(what: Any) -> None:
-    """ConfigurationError if a plain task is to be made of *what*, which is guarded."""
+    """Raise `ConfigurationError` if *what*, which would become a plain task, is guarded."""
     if is_guarded(what):
         raise ConfigurationError(
-            "@app.task or @shared_task over @singleton_task makes a second task, and that one is not guarded; leave it "
-            "out: @singleton_task(app, …) makes the task, and takes Celery's options too"
+            "@app.task or @shared_task over @singleton_task makes a second, unguarded task; remove it: "
+            "@singleton_task(app, …) makes the task, and takes Celery's options too"
         )
 
 
 def refuse_guarded_body(task: Any) -> None:
-    """The same for a plain task that was made where nobody could refuse it."""
+    """The same for a plain task that already exists."""
     if task is not None and not hasattr(type(task), MARK):
         refuse_guarded(inspect.getattr_static(type(task), "run", None))

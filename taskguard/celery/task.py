@@ -1,4 +1,4 @@
-"""`@singleton_task`: a Celery task whose work happens once."""
+"""`@singleton_task`: a Celery task whose work runs once."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ _logger = logging.getLogger("taskguard")
 
 
 class GuardedTask(Task):  # type: ignore[misc]
-    """What a guarded task has in front of its own base class. The claim is in `__call__`, around the body."""
+    """In front of the base class of a guarded task. `__call__` claims the key around the body."""
 
     abstract = True
     acks_late = True
     reject_on_worker_lost = True
     track_started = False
-    """Celery would say STARTED before the claim; the guard does it after."""
+    """Celery would store STARTED before the claim; the guard stores it after."""
     taskguard_track_started: bool | None = None
     taskguard_request: Any = None
-    """The request class that was chosen for the task; the guard's comes in front of it."""
+    """The task's own request class; the guard's is put in front of it."""
     taskguard_policy: Policy
 
     @classmethod
@@ -72,12 +72,12 @@ class GuardedTask(Task):  # type: ignore[misc]
 
     @functools.cached_property
     def Request(self) -> type:  # noqa: N802 - Celery's name
-        from taskguard.celery.request import in_front_of  # the worker's own code: a publisher does not need it
+        from taskguard.celery.request import in_front_of  # only workers need this code
 
-        # Celery asks for this when the worker starts: an app without a store is told so now, and what the parent will
-        # need is there before it needs it.
+        # Celery reads this when the worker starts: an app without a store raises now, and the parent's guard is open
+        # before it is needed.
         if not is_off():
-            self.taskguard.guarding.guard  # noqa: B018
+            self.taskguard.app_guard.guard  # noqa: B018
         return in_front_of(symbol_by_name(self.taskguard_request or super().Request))
 
     @functools.cached_property
@@ -104,15 +104,15 @@ class GuardedTask(Task):  # type: ignore[misc]
         from taskguard.engine.unguarded import UnguardedFence
 
         key = self.name
-        with suppress(TypeError):  # arguments that do not fit: the body says so itself
+        with suppress(TypeError):  # the body refuses arguments that do not fit
             key = self.taskguard.keys(args, kwargs)
         with UnguardedFence(key, owner, envelope_in(self.request.headers, owner).idempotency_key):
             return body(*args, **kwargs)
 
     def _call_body(self, *args: Any, **kwargs: Any) -> Any:
-        # A base class may have a __call__ of its own. Celery's would hide the request from an eager body.
-        theirs = super().__call__
-        body = self.run if theirs.__func__ is Task.__call__ else theirs
+        # A base class may have its own __call__. Celery's would hide the request from an eager body.
+        inherited = super().__call__
+        body = self.run if inherited.__func__ is Task.__call__ else inherited
         return body(*args, **kwargs)
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
@@ -134,37 +134,37 @@ class GuardedTask(Task):  # type: ignore[misc]
     def apply(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
         result = super().apply(args, kwargs, *rest, **options)
         given = envelope_in(options.get("headers"), result.id).idempotency_key
-        with suppress(TypeError):  # arguments that do not fit: the result says so
+        with suppress(TypeError):  # the result has the error if arguments do not fit
             keys = self.taskguard.keys
             key = keys.explicit(given) if given else keys(args or (), kwargs or {})
             handle(result, self._about(result.id, key))
         return result
 
     def _about(self, task_id: str, key: str) -> CallInfo:
-        """What an eager call has to say: whether it was answered with what another one left."""
+        """The `CallInfo` of an eager call: whether it got the outcome of another one."""
         with suppress(StoreError):
-            entry = None if is_off() else self.taskguard.guarding.guard.store.get(key)
+            entry = None if is_off() else self.taskguard.app_guard.guard.store.get(key)
             if entry is not None and entry.state == "done" and entry.owner != task_id:
                 return CallInfo(key, entry.owner, True, "done", entry.since)
         return CallInfo(key, task_id, state="done")
 
-    # Celery calls these when it has stored the result and sent off what comes next. What a task's own do may take long.
+    # Celery calls these when it has stored the result and sent the callbacks. A task's own hooks may take long.
 
     def on_success(self, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:
-        self._note_answered(task_id)
+        self._record_answered(task_id)
         super().on_success(retval, task_id, args, kwargs)
 
     def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
-        self._note_answered(task_id)
+        self._record_answered(task_id)
         super().on_failure(exc, task_id, args, kwargs, einfo)
 
     def after_return(self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
         expect_no_more(task_id)
-        self._note_answered(task_id)
+        self._record_answered(task_id)
         super().after_return(status, retval, task_id, args, kwargs, einfo)
 
-    def _note_answered(self, task_id: str) -> None:
-        """A leftover copy need not do it again."""
+    def _record_answered(self, task_id: str) -> None:
+        """Record that callbacks were sent, so that a leftover copy does not send them again."""
         ended = getattr(self.request, ENDED, None)
         if ended is None:
             return
@@ -172,14 +172,14 @@ class GuardedTask(Task):  # type: ignore[misc]
         claim, how = ended
         headers = self.request.headers
         if isinstance(headers, Mapping) and headers.get(CALL):
-            # Of another job's headers, which people pass on, nothing is taken.
+            # People pass on the headers of other jobs; those are ignored.
             found = envelope_in(headers, task_id)
             claim = claimant_of_call(found, claim.attempt) if found.call else claim
         ending = Ending(how=how, keep_for=self.taskguard.policy.keep, answered=True)
         try:
-            self.taskguard.guarding.guard.store.release(claim, ending, anyway=True)
+            self.taskguard.app_guard.guard.store.release(claim, ending, anyway=True)
         except StoreError as error:
-            _logger.warning("%s[%s] was answered, and that is not written down: %s", self.name, task_id, error)
+            _logger.warning("%s[%s]: could not record that callbacks were sent: %s", self.name, task_id, error)
 
 
 # -- the decorator -----------------------------------------------------------------------------------------------
@@ -192,10 +192,10 @@ def singleton_task(app: Celery | None = None, /, **options: Any) -> Callable[[An
 
 
 def singleton_task(app: Any = None, /, **options: Any) -> Any:
-    """Make a task of a function or of a task class, and guard it.
+    """Make a guarded task of a function or of a task class.
 
     `@singleton_task(app, key=…)` registers it with *app*; without an app it is a shared task. Over `@app.task` it
-    guards the task that is there. Options that are not the guard's are Celery's own.
+    guards that task. Other options are Celery's own.
     """
     if app is not None and not isinstance(app, Celery) and not _is_proxy_of_app(app):
         return singleton_task()(app)
@@ -203,26 +203,28 @@ def singleton_task(app: Any = None, /, **options: Any) -> Any:
     def decorate(what: Any) -> Any:
         if is_guarded(what) and not inspect.isclass(what):
             raise ConfigurationError("the task is guarded already; write all options in one @singleton_task(…)")
-        policy, theirs = split(options, _base_of(what, options, app))
+        policy, celery_options = split(options, _base_of(what, options, app))
         if isinstance(what, PromiseProxy):
-            check_for_task(theirs)
-            what.__then__(lambda: adopt(what._get_current_object(), policy, theirs))
+            check_for_task(celery_options)
+            what.__then__(lambda: adopt(what._get_current_object(), policy, celery_options))
             return remember(what)
         if isinstance(what, Proxy):
-            raise ConfigurationError("a shared task is guarded by @singleton_task(…) in place of @shared_task(…)")
+            raise ConfigurationError(
+                "@singleton_task over @shared_task does not work; write @singleton_task(…) in place of @shared_task(…)"
+            )
         if isinstance(what, Task):
-            check_for_task(theirs)
-            adopt(what, policy, theirs)
+            check_for_task(celery_options)
+            adopt(what, policy, celery_options)
             return what
         if inspect.isclass(what):
-            return _task_of_class(app, what, policy, theirs)
-        return _task_of_function(app, what, policy, theirs)
+            return _task_of_class(app, what, policy, celery_options)
+        return _task_of_function(app, what, policy, celery_options)
 
     return decorate
 
 
 def _base_of(what: Any, options: Mapping[str, Any], app: Celery | None) -> type:
-    """The class whose attributes the options may be."""
+    """The class whose attributes the options may set."""
     if inspect.isclass(what):
         return what
     base: type = options.get("base") or default_base(app)
@@ -234,11 +236,11 @@ def _task_of_function(app: Celery | None, function: Callable[..., Any], policy: 
         raise ConfigurationError(f"singleton_task takes a function or a task class, not {function!r}")
     if runs_later(function):
         raise ConfigurationError(
-            f"{function!r} only begins when it is called (it is a coroutine or a generator), so its end cannot be "
-            "guarded; give a plain function"
+            f"{function!r} is a coroutine or a generator: a call only starts it, so its end cannot be guarded; "
+            "decorate a plain function"
         )
     name, bound = options.get("name") or f"{function.__module__}.{function.__name__}", bool(options.get("bind"))
-    # A key that cannot be made is an error here, not at the first call.
+    # A wrong key raises here, not at the first call.
     keys = policy.keys_for(signature_of(function, bound=bound), name)
     visible = with_fence(function, keys, bound=bound)
     hooks = _hooks_in(options)
@@ -263,7 +265,7 @@ def _task_of_function(app: Celery | None, function: Callable[..., Any], policy: 
 
 def _task_of_class(app: Celery | None, base: Any, policy: Policy, options: dict[str, Any]) -> Any:
     if not issubclass(base, Task):
-        raise ConfigurationError(f"{base!r} is no task class; let it inherit from celery.Task")
+        raise ConfigurationError(f"{base!r} is not a task class; let it inherit from celery.Task")
     check_for_class(options)
     function = _body_of(base)[0]
     keys = policy.keys_for(signature_of(function, bound=True), options.get("name") or base.name or base.__qualname__)
@@ -276,14 +278,14 @@ def _task_of_class(app: Celery | None, base: Any, policy: Policy, options: dict[
         install(app)
         return app.register_task(guarded())
     return _share(
-        # A class of its own for each app: Celery keeps the app of a task on its class.
+        # Each app needs its own class: Celery keeps the app of a task on its class.
         lambda other: other.register_task(type(guarded.__name__, (guarded,), {"__module__": base.__module__})()),
         lambda other: guarded.name or other.gen_task_name(guarded.__name__, guarded.__module__),
     )
 
 
 def _share(make: Callable[[Celery], Any], name: Callable[[Celery], str]) -> Any:
-    """A task of every app: of those that are ready, and of those that will be."""
+    """Make the task in every app, finalized now or later."""
 
     def make_in(app: Celery) -> Any:
         install(app)
@@ -299,30 +301,30 @@ def _share(make: Callable[[Celery], Any], name: Callable[[Celery], str]) -> Any:
         app = get_current_app()
         try:
             return app.tasks[name(app)]
-        except NotRegistered:  # the app makes its shared tasks in no order, and is not through
+        except NotRegistered:  # the app makes its shared tasks in any order, and has not finished
             raise NotRegistered(
-                f"{name(app)} is not made yet: it is used while the app makes its tasks; if @app.task or @shared_task "
-                "over @singleton_task does that, leave it out"
+                f"{name(app)} is not made yet, but is used while the app makes its tasks; if @app.task or @shared_task "
+                "over @singleton_task does that, remove it"
             ) from None
 
     return SharedProxy(of_current_app)
 
 
 def guard_by_options(task: Any, options: Mapping[str, Any]) -> None:
-    """Guard a task as the app's setting `taskguard_tasks` says."""
+    """Guard a task with options from the app's setting `taskguard_tasks`."""
     attributes = {name: value for name, value in options.items() if name in ACKNOWLEDGEMENT}
     adopt(task, checked({name: value for name, value in options.items() if name not in attributes}), attributes)
 
 
 def adopt(task: Any, policy: Policy, attributes: Mapping[str, Any] | None = None) -> None:
-    """Guard a task that was made without us."""
+    """Guard a task that Celery made without a guard."""
     if isinstance(task, GuardedTask):
         return
     base = type(task)
     function, bound = _body_of(base)
     if fence_parameter(function) is not None:
         raise ConfigurationError(
-            f"{task.name} wants a fence and was made by Celery alone, so its callers would have to pass it; write "
+            f"{task.name} takes a fence, but @app.task made it, so its callers would have to pass the fence; write "
             "@singleton_task(app, …) in place of @app.task, or call taskguard.current_fence() in the body"
         )
     policy.keys_for(signature_of(function, bound=bound), task.name)
@@ -336,8 +338,8 @@ def adopt(task: Any, policy: Policy, attributes: Mapping[str, Any] | None = None
 
 
 def guarded_base(base: Any) -> Any:
-    """*base* with the guard in front of it. What it says of acknowledgement stands."""
-    # Made anew for each task: a cache would keep *base*, which may have its app, for ever.
+    """*base* with the guard in front of it. Keeps its `acks_late` and `reject_on_worker_lost`."""
+    # A new class for each task: a cache would keep *base*, which may reference its app, for ever.
     if issubclass(base, GuardedTask):
         return base
     chosen = {name: getattr(base, name) for name in ACKNOWLEDGEMENT if getattr(base, name, None) is not None}
@@ -346,24 +348,24 @@ def guarded_base(base: Any) -> Any:
 
 
 def _hooks_in(options: dict[str, Any]) -> dict[str, Any]:
-    """What a task is to do at its end, taken out of the options it is made with."""
+    """Take a task's hooks out of its options."""
     hooks = {name: options.pop(name, None) for name in _HOOKS}
     return {name: hook for name, hook in hooks.items() if hook is not None}
 
 
 def _with_hooks(base: type, hooks: Mapping[str, Any]) -> type:
-    """*base* with hooks that were given as options: behind the guard's own, not in their place."""
+    """*base* with hooks given as options: they run after the guard's own, not in their place."""
     return type(base.__name__, (base,), {**hooks, "abstract": True, "__module__": base.__module__}) if hooks else base
 
 
 def _body_of(task_class: type) -> tuple[Callable[..., Any], bool]:
-    """The function that is the body, and whether its first parameter is the task."""
+    """The body's function, and whether its first parameter is the task."""
     run = inspect.getattr_static(task_class, "run")
     return (run.__func__, False) if isinstance(run, staticmethod) else (run, True)
 
 
 def _ends_as(sig: Any) -> str:
-    """The name of the task that ends a canvas, and so has its id."""
+    """The name of the last task of a canvas, which has the canvas's id."""
     if getattr(sig, "tasks", None) and sig.task == "celery.chain":
         return _ends_as(sig.tasks[-1])
     if sig.task == "celery.chord":

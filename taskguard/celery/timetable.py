@@ -1,4 +1,4 @@
-"""Entries of Celery's schedulers as the timetable knows them: schedules, options, and what else decides on slots."""
+"""Entries of Celery's schedulers as entries of the timetable: schedule, options, and all else that decides on slots."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from taskguard.schedule.entry import ScheduledEntry, Timing
 from taskguard.schedule.solar import Solar
 
 OPTIONS = ("overlap", "catch_up", "catch_up_window", "anchor")
-"""In an entry's `options`; or in its `kwargs`, with the prefix, where options cannot be given (Django's admin)."""
+"""In an entry's `options`; or, with the prefix, in its `kwargs`, if options cannot be given (Django's admin)."""
 PREFIX = "taskguard_"
 _DAY = timedelta(days=1)
 _SECOND = timedelta(seconds=1)
@@ -26,7 +26,7 @@ _COMPARABLE = (schedules.schedule, schedules.crontab, schedules.solar)
 
 
 class Facts(NamedTuple):
-    """All that an entry of a scheduler says to the timetable. Equal facts are the same line of it."""
+    """All that the timetable needs of a scheduler's entry. Equal facts mean the same entry."""
 
     name: str
     task: str
@@ -49,7 +49,7 @@ def facts_of(entry: Any) -> Facts:
         name=entry.name,
         task=entry.task,
         schedule=schedule,
-        # Of other classes it is not known what their equality means.
+        # What equality means for other classes is unknown.
         schedule_is=0 if type(schedule) in _COMPARABLE else id(schedule),
         said=tuple(options.get(name, kwargs.get(PREFIX + name)) for name in OPTIONS),
         one_off=bool(getattr(model, "one_off", False)),
@@ -62,7 +62,7 @@ def facts_of(entry: Any) -> Facts:
 
 
 def entry_of(found: Facts, default: Timing) -> ScheduledEntry:
-    """The entry of a scheduler, whichever scheduler it is of."""
+    """The timetable's entry, for any scheduler."""
     said = dict(zip(OPTIONS, found.said, strict=True))
     return ScheduledEntry(
         name=found.name,
@@ -79,7 +79,7 @@ def entry_of(found: Facts, default: Timing) -> ScheduledEntry:
 
 
 def without_ours(found: dict[str, Any] | None, prefix: str = "") -> dict[str, Any]:
-    """Options or kwargs as the task itself gets them."""
+    """Options or kwargs without taskguard's own."""
     names = {prefix + name for name in OPTIONS}
     return {name: value for name, value in (found or {}).items() if name not in names}
 
@@ -88,7 +88,7 @@ def schedule_of(found: Any, anchor: Any = None) -> Schedule:
     if isinstance(found, schedules.crontab):
         parts = (found.minute, found.hour, found.day_of_month, found.month_of_year, found.day_of_week)
         zone = _zone(found.tz)
-        make = _cron if isinstance(zone, Hashable) else _cron.__wrapped__  # dateutil's are not
+        make = _cron if isinstance(zone, Hashable) else _cron.__wrapped__  # dateutil's zones are not
         return make(*(frozenset(part) for part in parts), zone)
     if isinstance(found, schedules.solar):
         return _solar(found.event, found.lat, found.lon)
@@ -99,17 +99,17 @@ def schedule_of(found: Any, anchor: Any = None) -> Schedule:
     if hasattr(found, "rrule"):  # RedBeat's
         return Asked(f"rrule {found.rrule}", found.rrule.after, lambda at: found.rrule.before(at, inc=True))
     if not hasattr(found, "remaining_estimate"):
-        raise ConfigurationError(f"{found!r} is no schedule")
+        raise ConfigurationError(f"{found!r} is not a schedule")
     return _asked(found)
 
 
-@lru_cache(maxsize=1000)  # which keep the minutes of the days that they were last asked about
+@lru_cache(maxsize=1000)  # a Cron caches the minutes of the days it was last asked about
 def _cron(minutes: Any, hours: Any, days: Any, months: Any, weekdays: Any, zone: tzinfo) -> Cron:
     return Cron(minutes, hours, days, months, weekdays, "and", zone)
 
 
 def _zone(zone: tzinfo) -> tzinfo:
-    name = getattr(zone, "zone", None)  # of pytz, whose zones are those of no moment until they are told which one
+    name = getattr(zone, "zone", None)  # pytz: its zones have no offset until they are localized
     return ZoneInfo(name) if name and hasattr(zone, "localize") else zone
 
 
@@ -130,7 +130,7 @@ def _solar(event: str, latitude: float, longitude: float) -> Solar:
 
 
 def _asked(found: Any) -> Asked:
-    """A class of the user's own: all it can say is how long it is from now to what comes after a moment."""
+    """A user's own class: it only knows how long it is from now until the boundary after a moment."""
 
     def later_than(moment: datetime) -> datetime | None:
         remaining = found.remaining_estimate(moment)
@@ -156,7 +156,7 @@ def _moment(anchor: Any) -> datetime:
     try:
         found = anchor if isinstance(anchor, datetime) else datetime.fromisoformat(str(anchor).replace("Z", "+00:00"))
     except ValueError:
-        raise ConfigurationError(f"anchor={anchor!r} is no moment; write 2026-01-05T06:00:00+00:00") from None
+        raise ConfigurationError(f"anchor={anchor!r} is not a moment; write 2026-01-05T06:00:00+00:00") from None
     return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
 
 
@@ -165,7 +165,7 @@ def _aware(moment: datetime | None) -> datetime | None:
 
 
 def _seconds(expires: Any) -> float | None:
-    """How long a message lives; a moment is counted from now."""
+    """Seconds until a message expires, from now."""
     if isinstance(expires, datetime):
         left: timedelta = maybe_make_aware(expires) - datetime.now(timezone.utc)
         return max(1.0, left.total_seconds())

@@ -1,13 +1,13 @@
-"""The messages that workers have fetched from a Redis broker and not acknowledged, as kombu's transport keeps them.
+"""The messages that workers fetched from a Redis broker and have not acknowledged, as kombu's transport keeps them.
 
-kombu has a hash of them by delivery tag, and a sorted set of the tags by the time of the fetch (by the clock of whoever
-fetched it, which may be wrong). Beside these stand two keys of ours, with the broker's own time:
+kombu has a hash of them by delivery tag, and a sorted set of the tags by time of fetch (by the clock of the worker that
+fetched the message, which may be wrong). We add two keys, with the broker's own time:
 
-- *stamps*, a sorted set: when a living worker last said that it has the message; of one that no worker has stamped yet,
-  the moment it was first seen here, less three seconds. It has the messages of one store of the guard's.
-- *look*: which worker looks for silent ones just now.
+- *stamps*, a sorted set: when a live worker last confirmed that it has the message. If no worker has stamped it yet:
+  when it was first seen here, less three seconds. It covers the messages of one of the guard's stores.
+- *look*: which worker currently searches for silent messages.
 
-Every step that changes something is one script. Sentinel's channel is the same one with another pool.
+Every step that changes something is one script. Sentinel's channel is the same, with another pool.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from redis import Redis
 from taskguard.celery.orphans import Rescued, given_back
 
 TIMEOUT = 1.0
-"""Seconds that the worker waits for one reply of the broker: its event loop stands still meanwhile."""
+"""Seconds that the worker waits for one reply of the broker: this blocks its event loop."""
 LOOKS_FOR = 3.0
-"""Seconds for which no other worker looks: two looks may be missed."""
+"""Seconds for which no other worker searches: two searches may be missed."""
 SUSPECT = 3.0
 """Seconds without a stamp after which a message is watched."""
 KEPT = 86400
-"""Seconds after which our keys are gone if no worker comes any more."""
+"""Seconds after which our keys expire if no worker uses them."""
 AT_ONCE = 500
-"""How many messages one look is about."""
+"""How many messages one search covers."""
 TAGS_AT_ONCE = 1000
-"""How many tags one script is given."""
+"""How many tags one call of a script gets."""
 READS = 2_000_000
-"""How many bytes of messages one look reads; a larger one is read alone."""
+"""How many bytes of messages one search reads; a larger message is read alone."""
 MICROS = 1_000_000
 
 _NOW = """
@@ -44,8 +44,8 @@ local now = time[1] * 1000000 + time[2]
 """
 
 _STAMP = f"""
--- KEYS: stamps. ARGV: µs since they were seen, or "" if they are in hand; seconds that stamps are kept; how many tags
--- are gone; these; all others.
+-- KEYS: stamps. ARGV: µs since they were seen, or "" if this worker has them; seconds to keep stamps; how many tags are
+-- gone; these; all others.
 {_NOW}
 local gone = tonumber(ARGV[3])
 for at = 4, 3 + gone do redis.call('ZREM', KEYS[1], ARGV[at]) end
@@ -57,9 +57,9 @@ redis.call('EXPIRE', KEYS[1], ARGV[2])
 """
 
 _LOOK = f"""
--- KEYS: look, stamps, unacked, unacked_index. ARGV: who looks, ms that nobody else does, µs without a stamp, the first
--- rank to look at, how many. Answers false if another worker looks; else the time, the first rank of the next look, and
--- of each suspect its tag, its stamp, the score that kombu gave it and the length of its message.
+-- KEYS: look, stamps, unacked, unacked_index. ARGV: the searching worker, ms that no other one searches, µs without a
+-- stamp, the first rank, how many. Returns false if another worker searches; else the time, the first rank of the next
+-- search, and for each suspect its tag, its stamp, its score in kombu's index and the length of its message.
 {_NOW}
 local looks = redis.call('GET', KEYS[1])
 if looks and looks ~= ARGV[1] then return false end
@@ -84,8 +84,8 @@ return answer
 """
 
 _SWEEP = """
--- KEYS: stamps, unacked, unacked_index. ARGV: cursor, how many. Answers the next cursor, and of each message that
--- nobody has stamped its tag and its length.
+-- KEYS: stamps, unacked, unacked_index. ARGV: cursor, how many. Returns the next cursor, and for each message without a
+-- stamp its tag and its length.
 local found = redis.call('ZSCAN', KEYS[3], ARGV[1], 'COUNT', ARGV[2])
 local answer = {found[1]}
 for at = 1, #found[2], 2 do
@@ -98,8 +98,8 @@ return answer
 """
 
 _GIVE_BACK = """
--- KEYS: stamps, unacked, unacked_index, queues. ARGV: tag, its stamp, the score that kombu gave it, the message.
--- Answers 0 if it was acknowledged, given back, fetched anew or stamped since it was looked at.
+-- KEYS: stamps, unacked, unacked_index, queues. ARGV: tag, its stamp, its score in kombu's index, the message.
+-- Returns 0 if it was acknowledged, given back, fetched again or stamped since the search.
 if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0 then return 0 end
 if redis.call('ZSCORE', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
 if (redis.call('ZSCORE', KEYS[3], ARGV[1]) or '') ~= ARGV[3] then return 0 end
@@ -112,7 +112,7 @@ return 1
 
 
 class Suspect(NamedTuple):
-    """A message without a recent stamp, as it was when it was looked at."""
+    """A message without a recent stamp, as the search found it."""
 
     tag: str
     stamp: str
@@ -124,7 +124,7 @@ class Look(NamedTuple):
     now: float
     """Seconds since 1970, by the broker's clock."""
     next: int
-    """The first rank of the next look; 0 once all have been looked at."""
+    """The first rank of the next search; 0 if this one reached the end."""
     suspects: list[Suspect]
 
     def silent_for(self, suspect: Suspect) -> float:
@@ -132,12 +132,12 @@ class Look(NamedTuple):
 
 
 class Unacked:
-    """What workers have in hand, at the broker of *channel*, which nobody else uses."""
+    """The messages that workers have, at the broker of *channel*, which nothing else uses."""
 
     def __init__(self, channel: Any, store: str, worker: str) -> None:
         self._channel = channel
         self._worker = worker
-        # Not kombu's client for a key prefix: it knows the keys of kombu's own commands only.
+        # Not kombu's client for a key prefix: it handles only the commands that kombu uses.
         client = Redis(connection_pool=channel.async_pool)
         prefix: str = channel.global_keyprefix
         self._stamps, self._look = f"{prefix}taskguard.{store}.unacked", f"{prefix}taskguard.{store}.look"
@@ -147,9 +147,9 @@ class Unacked:
         self._scripts = {name: client.register_script(text) for name, text in _SCRIPTS.items()}
 
     def stamp(self, tags: Sequence[str], gone: Sequence[str] = (), *, seen: bool = False) -> None:
-        """This worker has these messages in hand, and those no more.
+        """This worker has *tags*, and no longer has *gone*.
 
-        *seen*: some worker has them, it seems, and has not said so. A living one does so before they count as silent.
+        *seen*: another worker seems to have them, without a stamp. A live one stamps them before they count as silent.
         """
         for at in range(0, max(len(tags), len(gone)), TAGS_AT_ONCE):
             past, present = gone[at : at + TAGS_AT_ONCE], tags[at : at + TAGS_AT_ONCE]
@@ -157,7 +157,7 @@ class Unacked:
             self._scripts["stamp"](keys=[self._stamps], args=arguments)
 
     def look(self, first: int = 0) -> Look | None:
-        """The messages without a recent stamp, from that rank on; None if another worker looks."""
+        """The messages without a recent stamp, from that rank on; None if another worker searches."""
         answer = self._scripts["look"](
             keys=[self._look, self._stamps, self._unacked, self._index],
             args=[self._worker, int(LOOKS_FOR * 1000), int(SUSPECT * MICROS), first, AT_ONCE],
@@ -172,13 +172,13 @@ class Unacked:
         return Look(float(now) / MICROS, int(following), suspects)
 
     def unstamped(self, cursor: int) -> tuple[int, dict[str, int]]:
-        """Some of the messages that no worker has stamped, with their lengths; and where to go on."""
+        """The next cursor, and some of the messages that no worker has stamped, with their lengths."""
         keys = [self._stamps, self._unacked, self._index]
         following, *rest = map(bytes_to_str, self._scripts["sweep"](keys=keys, args=[cursor, AT_ONCE]))
         return int(following), {tag: int(size) for tag, size in zip(rest[::2], rest[1::2], strict=True)}
 
     def headers(self, sizes: dict[str, int]) -> Iterator[tuple[str, Any]]:
-        """The tags and the headers of these messages, as many as one look may read."""
+        """The tags and headers of these messages, as many as one search may read."""
         tags: list[str] = []
         total = 0
         for tag, size in sizes.items():
@@ -190,14 +190,14 @@ class Unacked:
             yield tag, _headers(found) if found is not None else None
 
     def give_back(self, suspect: Suspect, rescued: Rescued) -> list[str]:
-        """Move the message to the queues that it came from; which these are, or none if it was left where it is."""
+        """Move the message back to its queues and return them; empty if the message was left alone."""
         found = self._client.hget(self._unacked, suspect.tag)
         if found is None:
             return []
         message, exchange, routing_key = loads(bytes_to_str(found))
         queues = self._queues(message, exchange, routing_key)
         if not queues:
-            return []  # nobody is known to consume it any more: it is not to be lost for that
+            return []  # no queue is bound to its exchange any more: it must not be lost for that
         text = dumps(given_back(message, rescued, lambda: str(uuid4())))
         keys = [self._stamps, self._unacked, self._index, *(f"{self._prefix}{queue}" for queue in queues)]
         done = self._scripts["give_back"](keys=keys, args=[suspect.tag, suspect.stamp, suspect.fetched, text])
@@ -216,4 +216,4 @@ def _headers(text: bytes | str) -> Any:
     try:
         return loads(bytes_to_str(text))[0]["headers"]
     except (KeyError, IndexError, TypeError, ValueError):
-        return None  # nothing of Celery's
+        return None  # not a message of Celery's

@@ -121,9 +121,9 @@ def _store_to_ask(context: click.Context) -> tuple[Callable[[], Store] | None, s
     configured = None
     if name is not None:
         app = find_app(name)
-        from taskguard.celery.guarding import guarding_of
+        from taskguard.celery.guarding import app_guard_of
 
-        configured = guarding_of(app).settings.health_file
+        configured = app_guard_of(app).settings.health_file
     return lambda: find_target(context).store, configured
 
 

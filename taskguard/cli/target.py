@@ -53,10 +53,10 @@ def find_target(context: click.Context) -> Target:
         raise click.UsageError("which store? Write --store URL or -A APP, or set TASKGUARD_STORE")
     if namespace:
         raise click.UsageError("--namespace needs --store; with -A the app sets the namespace")
-    from taskguard.celery.guarding import guarding_of
+    from taskguard.celery.guarding import app_guard_of
     from taskguard.stores.unusable import check_usable
 
-    return Target(check_usable(guarding_of(app).guard.store), f"the store of {app.main or app_name}", app)
+    return Target(check_usable(app_guard_of(app).guard.store), f"the store of {app.main or app_name}", app)
 
 
 def _given(context: click.Context, name: str, *, unless: bool) -> str | None:

@@ -56,7 +56,7 @@ def _holders(stage: Stage) -> Callable[[], list[Holder]]:
         from taskguard.demo.app import charge, charge_fenced
         from taskguard.demo.jobs import ship
 
-        store = charge.taskguard.guarding.guard.store  # RQ's store is the same server
+        store = charge.taskguard.app_guard.guard.store  # RQ's store is the same server
         keys = {
             "order-1": charge.taskguard.key("order-1"),
             "parcel-1": ship.taskguard.key("parcel-1"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from celery.utils.imports import load_extension_class_names, symbol_by_name
 
-from taskguard.celery.beat import Guarded
+from taskguard.celery.beat import SlotScheduler
 from taskguard.doctor.finding import Finding, Patient
 from taskguard.schedule.entry import PREFIX
 
@@ -43,7 +43,7 @@ def are_guarded(patient: Patient) -> Iterator[Finding]:
 
 def _is_guarded(scheduler: str) -> bool:
     try:
-        return issubclass(symbol_by_name(scheduler), Guarded)
+        return issubclass(symbol_by_name(scheduler), SlotScheduler)
     except Exception:  # its package is not installed, or needs a configured Django
         return "taskguard" in scheduler
 

@@ -70,9 +70,9 @@ class Patient:
 
     @cached_property
     def guarding(self) -> Any:
-        from taskguard.celery.guarding import guarding_of
+        from taskguard.celery.guarding import app_guard_of
 
-        return guarding_of(self.app)
+        return app_guard_of(self.app)
 
     @cached_property
     def tasks(self) -> list[Any]:

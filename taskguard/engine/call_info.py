@@ -1,4 +1,4 @@
-"""What a caller learns: the handle it gets says whether its call was a duplicate, of whom, and since when."""
+"""What a caller gets: a handle that says whether the call was a duplicate, of which job, and since when."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class CallInfo:
 
     key: str
     owner: str
-    """Whose handle this is: the call's own id, or its twin's."""
+    """The id of the job that this handle is for: the call's own, or the holder's."""
     duplicate: bool = False
     state: str = "queued"
     """Of the job; "unclaimed" if the store did not answer, so that its worker is the first to ask for the key."""

@@ -1,4 +1,4 @@
-"""Ask for a key until it is granted, or until its work has ended: for whoever waits where it is."""
+"""Claim a key until the store grants it, or until its work has ended: for callers that wait in place."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from taskguard.guard import Guard
 
 Outlasts = Literal["never", "once_held", "always"]
-"""Whether a store that does not answer is asked again, for as long as the policy waits; or only once it has said that
-another has the key."""
+"""Whether to retry an unavailable store for as long as the policy waits: never, always, or only once the store has
+answered that another owner holds the key."""
 
 
 class Claiming:
-    """One claim of a key, and how long whoever makes it waits."""
+    """One claim of a key, and how long the caller waits for it."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class Claiming:
         self._idempotency_key = idempotency_key
         self._outlasts = outlasts
         self.was_held = False
-        """The store has said that another has the key, whatever became of it since."""
+        """The store has answered at least once that another owner holds the key."""
 
     def obtain(self) -> Work | Completed:
-        """Raises `DuplicateTaskError` or `WaitTimeoutError` if others have the key for longer than the policy waits."""
+        """Raises `DuplicateTaskError` or `WaitTimeoutError` if others hold the key for longer than the policy waits."""
         policy, started, waits = self._policy, since_boot(), None
         while True:
             try:
@@ -68,14 +68,14 @@ class Claiming:
             return self._guard.begin(claim, self._policy, idempotency_key=self._idempotency_key, again=self.was_held)
         except BaseException as error:
             if came_by_signal(error):
-                # A time-out, say. Whether the key was granted is not known: if it was, nobody is to wait for its lease.
+                # For example a timeout. The key may have been granted: release it, so that nobody waits for its lease.
                 with suppress(StoreError):
                     names = Claimant(claim.key, claim.owner, claim.attempt)
                     self._guard.store.release(names, Ending(keep_for=self._policy.keep))
             raise
 
     def _time_left(self, held: Held, waited: float) -> float:
-        """For how long it may still wait for the holder."""
+        """The seconds left to wait for the holder."""
         self.was_held = True
         policy, claim, is_other = self._policy, self._claim, held.owner != self._claim.owner
         facts = (held.key, held.owner, held.state, held.since, held.token)
@@ -86,5 +86,5 @@ class Claiming:
             self._guard.report("wait_timeout", claim, **about)
             raise WaitTimeoutError(*facts, round(waited, 3))
         if policy.on_conflict.run == "skip" and is_other:
-            self._claim = replace(claim, join=held.owner)  # it ends as the holder does
+            self._claim = replace(claim, join=held.owner)  # it ends with the holder's outcome
         return policy.wait_up_to - waited

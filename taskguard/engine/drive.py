@@ -1,4 +1,4 @@
-"""Carries out what a delivery wants done: the store's part through the guard, the rest through the queue's adapter."""
+"""Carries out the effects of a delivery: those on the store through the guard, the rest through the queue's adapter."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ from taskguard.runtime.interrupt import came_by_signal
 from taskguard.schedule.note import Note
 
 ADOPTED_FOR = 30.0
-"""Seconds: an entry that is adopted to be ended is released at once, unless its process dies in between."""
+"""Seconds: the lease of an entry that is adopted only to be ended. It is released at once, unless the process dies."""
 
 _logger = logging.getLogger("taskguard")
 
 
 class Port:
-    """One delivery of a job, in the process that runs its body. A queue's own kind adds what only that queue can do."""
+    """One delivery of a job, in the process that runs its body. A queue's subclass adds what only that queue can do."""
 
     name: str
-    """Of the job, as people know it."""
+    """The job's name, for people."""
     occurrence: str
-    """What makes two runs of one job the same work."""
+    """What identifies the same work in two runs of one job."""
     attempt: str
     envelope: Envelope
     guarded: GuardedFunction | None
@@ -76,16 +76,16 @@ class Port:
     machine: Delivery
     store_option = "store and namespace"
     arguments = ""
-    """Those of the call, where the history is to show them."""
+    """The arguments of the call, if the history shows them."""
 
     # -- what the queue says ---------------------------------------------------------------------------------------
 
     def begin(self) -> Delivery:
-        """What it claims, by the envelope that has its key."""
+        """The machine of this delivery. The envelope has its key by now."""
         raise NotImplementedError
 
     def is_for_another_store(self) -> bool:
-        """Whether its publisher has asked another store than this process does."""
+        """Whether its publisher uses another store than this process."""
         raise NotImplementedError
 
     def comes_again(self, error: BaseException) -> tuple[bool, float] | None:
@@ -95,33 +95,33 @@ class Port:
     # -- what only the queue can do --------------------------------------------------------------------------------
 
     def look_after(self, holder: Held | Entry) -> Known:
-        """What the queue knows of a job that is queued."""
+        """What the queue knows of a queued job."""
         return "unknown"
 
     def stand_in(self, holder: Held, envelope: Envelope) -> None:
-        """Publish the message of another job; only asked of a queue that knows nothing of it."""
+        """Publish the message of another job; only called if the queue does not know that job's state."""
         raise NotImplementedError
 
     def rename(self, done: Completed) -> tuple[tuple[Layer, ...] | None, bool]:
-        """See `Delivery.renamed`; only asked of a queue that reuses ids."""
+        """See `Delivery.renamed`; only called for a queue that reuses ids."""
         raise NotImplementedError
 
     def republish(self, envelope: Envelope, within: float) -> None:
-        """Publish this message again; only asked of a queue that names its copies."""
+        """Republish this message; only called for a queue that names its copies."""
         raise NotImplementedError
 
     def wait(self, wait: Wait) -> tuple[bool, How | None]:
-        """Wait for a moment, if that can be done here; see `Delivery.waited`."""
+        """Wait for a moment, if this process can; see `Delivery.waited`."""
         return False, None
 
     def run(self, works: Sequence[Work]) -> Ended:
-        """Run the body, and say how it ended."""
+        """Run the body; return how it ended."""
         raise NotImplementedError
 
     def before(self, step: Settle) -> None:
-        """What the queue must know before the store is told."""
+        """Called before the store gets *step*: what the queue must know first."""
 
-    # The last effects: what each answers is what the queue is answered.
+    # The last effects: the queue gets what each of these returns or raises.
 
     def returned(self, effect: Return) -> Any:
         raise NotImplementedError
@@ -144,9 +144,9 @@ class Port:
     # -- what every queue does alike -------------------------------------------------------------------------------
 
     def deliver(self, args: Any, kwargs: Any) -> Any:
-        """Run the body, if it is to run now; else answer, defer or drop the job."""
+        """Run the body if it may run now; else replay an earlier outcome, defer the job or drop it."""
         if self.guarded is not None and not self._identify(self.guarded, args, kwargs):
-            return self.body()  # which says so itself
+            return self.body()  # it raises the TypeError itself
         self.works: dict[int, Work] = {}
         other_store, away = None, None
         try:
@@ -157,7 +157,7 @@ class Port:
         return self._drive(machine, machine.begin(other_store) if away is None else self._store_away(machine, away))
 
     def _identify(self, guarded: GuardedFunction, args: Any, kwargs: Any) -> bool:
-        """False if the arguments do not fit the body. A scheduled job that has no key ends within its slot."""
+        """False if the arguments do not fit the body. A scheduled job without a key still ends within its slot."""
         try:
             if not self.envelope.key:
                 self.envelope = guarded.identified(self.envelope, args, kwargs)
@@ -185,13 +185,13 @@ class Port:
         return ConfigurationError(problem)
 
     def _drive(self, machine: Delivery, effect: Effect) -> Any:
-        """From the delivery's first effect to its last."""
+        """Carry out effects, from the first to the last."""
         try:
             while not isinstance(effect, Last):
                 effect = _CARRIED_OUT[type(effect)](self, machine, effect)
             return self._finish(effect)
         except BaseException as error:
-            # A job's time can be over at any point, in these very lines too. It is nobody's failure but the job's.
+            # A job's time limit can strike at any point, even in these lines. Only the job fails by that.
             again = self.comes_again(error) if came_by_signal(error) else None
             if again is not None:
                 settle_all(self.guards, machine.cut_off(error, *again))
@@ -214,7 +214,7 @@ class Port:
         if isinstance(answer, Lease):
             work = self.works[at] = self.work(at, answer, asked)
             if at < len(machine.layers) - 1:
-                work.keep_alive()  # what is asked for next may be waited for
+                work.keep_alive()  # the next layer may have to wait
         return machine.answered(answer, time.time())
 
     def _store_away(self, machine: Delivery, error: StoreError) -> Effect:
@@ -223,7 +223,7 @@ class Port:
         return machine.store_away(error)
 
     def work(self, at: int, lease: Lease, asked: float) -> Work:
-        """The claim that was granted."""
+        """The granted claim, as work."""
         slot, (idempotency_key, effect) = self.slot, self._known_by()
         moment, schedule = (None, "") if slot is None else (slot.scheduled_for, slot.schedule)
         policy = self.machine.layers[at].policy
@@ -276,7 +276,7 @@ class Port:
             return machine.settled(_end(self.guards[step.layer], work, step))
         except StoreError as error:
             report = _logger.error if isinstance(step, Settle) and step.matters else _logger.warning
-            report("%s: recording its end failed: %s", self.name, error)
+            report("%s: could not record how it ended: %s", self.name, error)
             return machine.not_settled(error)
 
     # -- the end of it ---------------------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ class Port:
         return self.drop(effect)
 
     def _run_unguarded(self, effect: RunUnguarded) -> Any:
-        """The slot that it may have lasts as long as the body, and ends with it."""
+        """Run the body without its key. A slot that it holds lasts as long as the body and ends with it."""
         _logger.warning("%s runs unguarded: %s", self.name, effect.error)
         try:
             value = self.run_without_store()
@@ -351,7 +351,7 @@ def _end(guard: Guard, work: Work, step: Settle) -> bool:
 
 
 def carry_out(guard: Guard, step: Settle | EndQueued) -> bool:
-    """A step that is settled by its names alone."""
+    """Carry out a step that needs no lease: its entry, owner and attempt are enough."""
     if isinstance(step, EndQueued):
         return end_queued(guard, step.entry, step.owner, Ending(how=step.how, keep_for=step.keep_for))
     if step.spares_other_run and _runs_elsewhere(guard.store.get(step.entry), step):
@@ -375,10 +375,10 @@ def _runs_elsewhere(entry: Entry | None, step: Settle) -> bool:
 
 
 def end_queued(guard: Guard, entry: str, owner: str, ending: Ending) -> bool:
-    """End a job that is queued, and will not run.
+    """End a job that is queued and will not run.
 
-    By its owner's name alone the store would give the same receipt to a run that has begun meanwhile. So the entry is
-    adopted first, which only one can do, and then released under that lease.
+    By the owner's name alone, the store would end a run that has started meanwhile too. So this adopts the entry first,
+    which only one process can do, and then releases it under that lease.
     """
     found = guard.store.get(entry)
     if found is None or found.state != "queued" or found.owner != owner:
@@ -389,7 +389,7 @@ def end_queued(guard: Guard, entry: str, owner: str, ending: Ending) -> bool:
 
 
 def settle_all(guards: Sequence[Guard], steps: Iterable[Settle]) -> None:
-    """As far as the store answers: whatever is left runs out by itself."""
+    """Settle as long as the store answers; the leases of the rest expire."""
     with suppress(StoreError):
         for step in steps:
             carry_out(guards[step.at], step)

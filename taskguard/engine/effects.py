@@ -1,4 +1,4 @@
-"""What a machine wants done, one thing at a time. Each names the event that answers it."""
+"""What a machine wants done, one effect at a time. Each names the event that answers it."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from taskguard.engine.value import Value
 from taskguard.protocol.store import Claim, Completed, Entry, Held, How
 
 Known = Literal["coming", "put_off", "gone", "unknown"]
-"""What the queue knows of a job that is queued: it will come; its time has not come; it will not come; nothing."""
+"""What the queue knows of a queued job: it will run; it is not due yet; it will not run; nothing."""
 Reason = Literal[
-    "itself",  # another delivery of this very job runs, or a newer message of it is on its way
+    "itself",  # another delivery of the same job runs, or a newer message of it is coming
     "queued",  # another job is queued, and goes first
     "running",  # another job runs
-    "other_store",  # its publisher asked another store than this process does
+    "other_store",  # its publisher uses another store than this process
     "store_away",
     "store_refuses",  # a wrong password, a missing driver: somebody must put it right
     "lost",  # its lease was lost, or its token refused
-    "replaced",  # its end was refused: another run has begun
+    "replaced",  # the store refused its end: another run has started
     "newer",  # a call with newer arguments has its place
     "whole_time",  # it waited within its own time limit, and starts again with all of it
 ]
 WHY: dict[Reason, str] = {
-    "itself": "runs elsewhere, or a newer message of it is on its way",
-    "queued": "gives way to a job that is queued",
-    "running": "waits for a job that runs",
+    "itself": "runs elsewhere, or has a newer message",
+    "queued": "waits for a queued job",
+    "running": "waits for a running job",
     "other_store": "was published by a process that uses another store",
     "store_away": "waits for the store, which does not answer",
     "store_refuses": "waits until the store, which refuses this worker, is put right",
     "lost": "lost its lease",
-    "replaced": "was replaced by another run",
-    "newer": "ends as a call with newer arguments does",
-    "whole_time": "starts again with its whole time",
+    "replaced": "was superseded by another run",
+    "newer": "ends with the outcome of a call with newer arguments",
+    "whole_time": "starts again with its full time limit",
 }
-"""What a deferred job does, for the log."""
+"""Why a job is deferred, for the log."""
 Verb = Literal["complete", "release", "requeue"]
 
 
@@ -52,7 +52,7 @@ class Ask(Effect):
     layer: int
     claim: Claim
     again: bool = False
-    """It was asked before in this delivery: who listens has heard of it."""
+    """This delivery asked before: listeners were notified then."""
 
 
 class Look(Effect):
@@ -62,10 +62,10 @@ class Look(Effect):
 
 
 class Settle(Effect):
-    """Tell the store how a claim ended. -> settled, not_settled
+    """Record in the store how a claim ended. -> settled, not_settled
 
-    Of a claim that is held (*layer*) the lease ends. Any other is settled by its names alone: a receipt for a job that
-    ends without a lease, a place in the queue that becomes free.
+    For a held claim (*layer*) this ends the lease. Any other claim is settled by entry, owner and attempt: a receipt
+    for a job that ends without a lease, or a queue entry to release.
     """
 
     verb: Verb
@@ -73,13 +73,13 @@ class Settle(Effect):
     owner: str
     attempt: str
     layer: int = -1
-    """Of a claim that is held."""
+    """The layer of a held claim; -1 if none is held."""
     at: int = -1
-    """The layer that it belongs to, where none is held; a place in the queue belongs to the innermost."""
+    """The layer that it belongs to if none is held; a queue entry belongs to the innermost."""
     how: How = "released"
     outcome: bytes | None = None
     error: BaseException | None = None
-    """What the job failed with; whoever carries this out encodes it."""
+    """The job's error; the driver encodes it."""
     keep_for: float = 0.0
     seconds: float = 0.0
     copy_for: float = 0.0
@@ -87,15 +87,15 @@ class Settle(Effect):
     keep_starts: bool = False
     anyway: bool = False
     spares_other_run: bool = False
-    """Nothing is settled if another delivery of this very job runs."""
+    """Do nothing if another delivery of the same job runs."""
     answered: bool = False
-    """Whoever waits for the job is known to have been notified."""
+    """The job's callbacks are known to be sent."""
     matters: bool = False
     """It is the end of the body: what follows depends on whether the store accepts it."""
 
 
 class EndQueued(Effect):
-    """End a job that is queued and that its queue will not run. -> settled"""
+    """End a queued job that its queue will not run. -> settled"""
 
     entry: str
     owner: str
@@ -120,20 +120,20 @@ class LookAfter(Effect):
 
 
 class StandIn(Effect):
-    """Publish the holder's message: nobody is known to have done so lately. -> stood_in"""
+    """Publish the holder's message, which has no recent confirmation. -> stood_in"""
 
     holder: Held
     envelope: Envelope
 
 
 class Rename(Effect):
-    """Ask the queue whether the end that was found is that of an earlier occurrence of this id. -> renamed"""
+    """Ask the queue whether the end found is that of an earlier occurrence of this id. -> renamed"""
 
     done: Completed
 
 
 class Republish(Effect):
-    """Give this copy of the message to the broker again; the delivery goes on. -> republished"""
+    """Republish this copy of the message; the delivery continues. -> republished"""
 
     envelope: Envelope
     within: float
@@ -145,7 +145,7 @@ class Wait(Effect):
     reason: Reason
     holder: Held | Entry | None = None
     within: float = float("inf")
-    """Seconds after which there may be news."""
+    """Seconds after which the answer may change."""
 
 
 class RunBody(Effect):
@@ -160,17 +160,17 @@ class Last(Effect):
 
 
 class Return(Last):
-    """The body returned, and its end is in the store."""
+    """The body returned, and the store has its end."""
 
     value: Any
     ended_as: How | None = None
-    """As of an error: a body that left its id to other work has returned, and the job has not succeeded."""
+    """What the job's receipt says; None if the body left its id to other work, so that the job has not ended."""
     is_known: bool = True
-    """False if the store did not take the end, and the queue would rather go on without."""
+    """False if the store did not accept the end, and the app continues without it."""
 
 
 class Raise(Last):
-    """The job ends with this error; or the body's own word to its queue passes through."""
+    """The job ends with this error; or the body's own signal to its queue passes through."""
 
     error: BaseException
     ended_as: How | None = None
@@ -178,24 +178,24 @@ class Raise(Last):
 
 
 class GoOn(Last):
-    """The job goes on by its next message: a retry, or a replacement by the same key."""
+    """The job continues with its next message: a retry, or a replacement with the same key."""
 
     envelope: Envelope
     ended: Ended
 
 
 class Replay(Last):
-    """The work had ended before: answer with that."""
+    """The work had ended before: end the same way."""
 
     done: Completed
 
 
 class Drop(Last):
-    """There is nothing to answer: a leftover copy, a skipped job, or one that had ended without an outcome."""
+    """There is nothing to replay: a leftover copy, a skipped job, or one that had ended without an outcome."""
 
     why: str
     holder: Held | None = None
-    """In whose favour a scheduled job was skipped."""
+    """The holder for which a scheduled job was skipped."""
     done: Completed | None = None
     """How it had ended before."""
 
@@ -210,6 +210,6 @@ class Defer(Last):
 
 
 class RunUnguarded(Last):
-    """The store does not answer, and the app would rather run the body than wait."""
+    """The store is unavailable, and the app chose to run the body unguarded."""
 
     error: BaseException

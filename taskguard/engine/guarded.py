@@ -1,4 +1,4 @@
-"""What a function was decorated with: how its calls are told apart, and what can be done about a key by hand."""
+"""A guarded function: how its calls get their keys, and what people can do with a key by hand."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from taskguard.protocol.store import Entry
 
 
 class GuardedFunction:
-    """`.taskguard` of a guarded task or function. A queue's own kind says where its guard and its settings are."""
+    """`.taskguard` of a guarded task or function. A queue's subclass knows its guard and its settings."""
 
     name: str
-    """Under which its queue finds it."""
+    """The name under which its queue finds it."""
     shows_arguments = False
-    """Whether the history has the values of each call."""
+    """Whether the history records the arguments of each call."""
 
     policy: Policy
     keys: KeyMaker
 
     @property
     def has_readable_keys(self) -> bool:
-        """Whether what a key is made of is written beside it, for people."""
+        """Whether the store keeps a readable form of each key."""
         return self.policy.readable_keys
 
     @property
@@ -35,20 +35,20 @@ class GuardedFunction:
 
     @property
     def is_named_in_payloads(self) -> bool:
-        """Whether a payload that goes with an idempotency key names the function. Each queue did so from the start."""
+        """Whether a payload that goes with an idempotency key names the function. Each queue keeps its first format."""
         return True
 
     # -- one call --------------------------------------------------------------------------------------------------
 
     def identified(self, envelope: Envelope, args: Any, kwargs: Any) -> Envelope:
-        """With its key, unless it was given one when the call was made.
+        """The envelope with its key, unless the call set one already.
 
         Raises TypeError, as the call itself would, if the arguments do not fit.
         """
         if envelope.key:
             return envelope
         given = envelope.idempotency_key
-        # The payload is what tells two calls of one key apart: the function, and all arguments.
+        # The payload distinguishes two calls with one key: the function, and all arguments.
         payload = ""
         if given:
             key, label = self.keys.labelled_by(given)
@@ -56,18 +56,20 @@ class GuardedFunction:
             payload = f"{self.name}:{payload}" if self.is_named_in_payloads else payload
         else:
             key, label = self.keys.labelled(args, kwargs)
-            if self.policy.key is not None or self.policy.key_space is not None:  # else the key says it all
+            if (
+                self.policy.key is not None or self.policy.key_space is not None
+            ):  # else the key identifies the arguments
                 payload = f"{self.name}:{self.keys.likeness(args, kwargs)}"
         return envelope._replace(key=key, label=label if label and self.has_readable_keys else "", payload=payload)
 
     def arguments(self, args: Any, kwargs: Any) -> str:
-        """What the history has of the values of a call, where it shows them."""
+        """The arguments of a call, as the history records them."""
         return self.keys.shown(args, kwargs)
 
     # -- by hand ---------------------------------------------------------------------------------------------------
 
     def key(self, *args: Any, **kwargs: Any) -> str:
-        """The key of the call with these arguments; what the key does not name may be left out."""
+        """The key of the call with these arguments; arguments that are not part of the key may be left out."""
         return self.keys.by_hand(args, kwargs)
 
     def get(self, *args: Any, **kwargs: Any) -> Entry | None:
@@ -80,7 +82,7 @@ class GuardedFunction:
         return found
 
     def release(self, *args: Any, **kwargs: Any) -> bool:
-        """Free the key of the call with these arguments, by hand; its holder learns that it lost it."""
+        """Release the key of the call with these arguments by hand; its holder loses the lease."""
         freed = [self.own_guard.free(name) for name in self._entries(args, kwargs)]
         return any(freed)
 

@@ -1,4 +1,4 @@
-"""The blocks of `Guard.hold`. Those within each other share one claim, and the last of them to end gives it back."""
+"""The blocks of `Guard.hold`. Nested blocks share one claim, and the last of them to end releases it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class Shared:
-    """A claim that blocks share."""
+    """A claim that nested blocks share."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
         self.floor = 0
-        """What a resource has seen, if it refused the token of this claim in one of the blocks."""
+        """The token that a resource has seen, if it refused this claim's token in one of the blocks."""
 
 
 class Hold(Block, ContextDecorator):
@@ -48,8 +48,8 @@ class Hold(Block, ContextDecorator):
     def __call__(self, function: Any) -> Any:
         if runs_later(function):
             raise ConfigurationError(
-                f"{function!r} only begins when it is called (it is a coroutine or a generator), so hold() around the "
-                "call guards nothing; write `with guard.hold(…):` inside of it"
+                f"{function!r} is a coroutine or a generator: a call only starts it, so hold() around the call guards "
+                "nothing; write `with guard.hold(…):` inside it"
             )
         return super().__call__(function)
 
@@ -58,7 +58,7 @@ class Hold(Block, ContextDecorator):
 
     def __enter__(self) -> Fence:
         if self._present is not None:
-            raise ConfigurationError(f"this hold of {self._key} had its block; call hold() again for another one")
+            raise ConfigurationError(f"this hold of {self._key} was used before; call hold() again for another block")
         self._present = self.presence()
         self._fence = fence_held_here(self._guard.store, self._key)
         if self._fence is not None:
@@ -80,7 +80,7 @@ class Hold(Block, ContextDecorator):
     def _claim(self, present: Presence) -> Fence:
         claim = self._guard.new_claim(self._key, self._guard.new_owner(), self._policy)
         work = Claiming(self._guard, self._policy, claim).obtain()
-        if isinstance(work, Completed):  # an owner made for this once cannot have ended before
+        if isinstance(work, Completed):  # a new owner cannot have ended before
             raise OutcomeNotKeptError(self._key, work.owner, "the key was settled by hand while it was being claimed")
         shared = self._shared = Shared(work)
         try:
@@ -88,14 +88,14 @@ class Hold(Block, ContextDecorator):
             work.fence.shared = weakref.ref(shared)
             self._fence = work.__enter__()
             if work.holding.remaining <= 0:
-                self._fence.check()  # it slept since the grant, and may have been replaced
+                self._fence.check()  # the process was suspended since the grant, and may be superseded
             return self._fence
         except BaseException as error:
             self._give_back(shared, error)
             raise
 
     def _join(self, fence: Fence, present: Presence) -> None:
-        # Without it the claim is another's to end: that of a job, or of `Guard.run`.
+        # Without it a job or `Guard.run` made the claim, and ends it.
         self._shared = fence.shared() if fence.shared is not None else None
         if self._shared is not None:
             self._shared.work.holding.join(present)

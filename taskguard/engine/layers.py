@@ -30,17 +30,17 @@ class Terms(Value):
 
 
 class Facts(Value):
-    """What the queue says of this delivery."""
+    """What the queue knows of this delivery."""
 
     attempt: str
     is_this_job: Callable[[str], bool]
-    """Whether an owner is this very job."""
+    """Whether an owner is this job."""
     awaited: bool = True
-    """Somebody may wait for the result under this very id."""
+    """Someone may wait for the result under this id."""
     can_wait: bool = True
     """False where nothing can be deferred: the caller runs the body itself, and waits for it."""
     retried: bool = False
-    """If it is refused, its queue runs it again later: it has not ended then."""
+    """If it is refused, its queue retries it later: then it has not ended."""
     reuses_ids: bool = False
     """The queue runs one id many times, and knows to which of its occurrences an end belongs."""
     shown: Callable[[str], str] = str
@@ -55,17 +55,17 @@ class Layer(Value):
     entry: str
     policy: Policy
     conflict: Conflict
-    """What becomes of the job while another one has the entry."""
+    """What the job does while another one holds the entry."""
     wait_up_to: float = float("inf")
     slot: Note | None = None
-    """This is the run of that slot: nobody joins it, and only the fact that it ended is kept."""
+    """This is the run of that slot: no job joins it, and the store keeps only that it ended."""
     payload: str = ""
-    """What the entry of a slot says of its run."""
+    """The payload of a slot's entry: see `schedule.payload`."""
 
 
 def key_layer(policy: Policy, envelope: Envelope, owner: str, slot: Note | None = None) -> Layer:
     """The claim of a guarded function's own key."""
-    if slot is not None:  # of a scheduled job `overlap` says what happens, whatever its function was decorated with
+    if slot is not None:  # for a scheduled job `overlap` decides, whatever its function was decorated with
         own = slot.overlap == "allow_all"
         entry = job_of(envelope.key, owner) if own else run_of(policy, envelope.key, envelope.join or owner)
         return Layer(owner=owner, entry=entry, policy=policy, conflict=_conflict_of(slot))
@@ -75,7 +75,7 @@ def key_layer(policy: Policy, envelope: Envelope, owner: str, slot: Note | None 
         return Layer(owner=owner, entry=entry, policy=policy, conflict="wait", wait_up_to=policy.wait_up_to)
     if conflict == "raise":
         return Layer(owner=owner, entry=entry, policy=policy, conflict="raise")
-    # It is to run after the other one: a place in the queue is held for that very purpose.
+    # It must run after the other one: its queue entry is held for that purpose.
     runs_after = conflict == "run_once_more" or policy.hold == "one_queued_one_running"
     runs_after = runs_after or (envelope.queue_entry != "" and is_next(envelope))
     return Layer(owner=owner, entry=entry, policy=policy, conflict="wait" if runs_after else "skip")
@@ -84,7 +84,7 @@ def key_layer(policy: Policy, envelope: Envelope, owner: str, slot: Note | None 
 def slot_layer(slot: Note, policy: Policy, owner: str, *, kept: bool) -> Layer:
     """The claim of a scheduled job's slot: it adopts the run that the scheduler has queued for the job.
 
-    *kept*: the queue keeps the message until the job has ended. If its worker dies, it is to come again.
+    *kept*: the queue keeps the message until the job has ended. If its worker dies, the job must come again.
     """
     payload = write(round(slot.at * MICROS), kept=kept)
     return Layer(owner=owner, entry=slot.run, policy=policy, conflict=_conflict_of(slot), slot=slot, payload=payload)

@@ -1,8 +1,7 @@
-"""How a body ended, and how a delivery leaves: what it holds is settled from the inside out, and only then comes its
-last effect.
+"""How a body ended, and how a delivery ends: it settles its claims from the inside out, then returns its last effect.
 
-A job that ends without a lease leaves a receipt, so that no other copy of its message runs; and its place in the queue
-becomes free.
+A job that ends without a lease leaves a receipt, so that no other copy of its message runs, and releases its queue
+entry.
 """
 
 from __future__ import annotations
@@ -47,21 +46,21 @@ class Leaving(Value):
     """As it travels with the next message of the job."""
     layers: tuple[Layer, ...]
     queue_entry: str = ""
-    """Where the job's place in the queue is an entry of its own."""
+    """The entry that holds the job's place in the queue, if that is a separate one."""
     phase: str = "new"
     at: int = 0
-    """The layer that is being asked for."""
+    """The layer that is being claimed."""
     granted: tuple[int, ...] = ()
     """The layers that are held."""
     asked: bool = False
     beside: bool = False
-    """It runs whoever holds the key (`enforce=False`), under an entry of its own."""
+    """It runs even if another job holds the key (`enforce=False`), under its own entry."""
     by_hand: bool = False
-    """Somebody ordered it to run again: that it failed before is not an answer."""
+    """A person ordered it to run again: an earlier failure is not replayed."""
     met_another: bool = False
-    """The store has said that another run has the key, whatever became of it since."""
+    """The store has answered at least once that another run holds the key."""
     met_itself: bool = False
-    """The last answer was that this very job has it; or another copy of its message goes on."""
+    """The last answer was that this job itself holds the key; or another copy of its message continues."""
     holder: Held | Entry | None = None
     done: Completed | None = None
     stamp: str = ""
@@ -75,7 +74,7 @@ class Leaving(Value):
         return f"{entry}:beside:{self.facts.attempt}" if self.beside and at in (-1, len(self.layers) - 1) else entry
 
     def _step(self, verb: Verb, which: int, **facts: Any) -> Settle:
-        """How a layer is settled: by its names alone, unless its lease (*layer*) is given."""
+        """The step that settles a layer: by entry, owner and attempt, unless its lease (*layer*) is given."""
         layer = self.layers[which]
         return Settle(verb=verb, entry=self.entry(which), owner=layer.owner, attempt=self.facts.attempt, **facts)
 
@@ -116,7 +115,7 @@ class Leaving(Value):
                 steps += self._end(at, outer, how)
             else:
                 steps += self._end(at, own, how, error, copy, keep_starts, matters)
-        # Before the body: the place was left when that began.
+        # Only before the body: the queue entry was released when the body started.
         is_over = not isinstance(then, (Defer, GoOn, RunUnguarded)) and not (isinstance(then, Drop) and self.met_itself)
         if self.queue_entry and self.ended is None and is_over:
             steps.append(self.free_queue_entry())
@@ -139,7 +138,7 @@ class Leaving(Value):
         if end == "nothing":
             return []
         if end == "requeue" and self.beside and at == len(self.layers) - 1:
-            end = "release"  # no other delivery looks at that entry
+            end = "release"  # no other delivery uses that entry
         if end == "requeue":
             seconds, copy_for = self._waits_for(ended)
             more = {"copy": copy, "keep_starts": keep_starts, "matters": matters}
@@ -151,7 +150,7 @@ class Leaving(Value):
         return [self._step(verb, at, layer=at, how=how, outcome=outcome, error=failure, matters=matters)]
 
     def _waits_for(self, ended: Ended | None, delay: float = 0.0) -> tuple[float, float]:
-        """For how long the job waits in the queue, and after how long its message counts as lost."""
+        """How long the job waits in the queue, and after how long its message counts as lost."""
         if ended is not None:
             delay = ended.delay
             if ended.seconds is not None:
@@ -180,7 +179,7 @@ class Leaving(Value):
         return step
 
     def free_queue_entry(self) -> Settle:
-        """The job starts, or ends: the next one may take its place in the queue."""
+        """The job starts or ends: the next job may take its place in the queue."""
         return release_queue_entry(self.queue_entry, self.layers[-1], self.facts.attempt)
 
     def _next_step(self) -> Effect:
@@ -202,26 +201,26 @@ class Leaving(Value):
         return self._next_step()
 
     def went_on(self, error: StoreError | None = None) -> Effect:
-        """A step before the body was carried out, or not."""
+        """A step before the body was carried out, or failed."""
         raise NotImplementedError
 
     def _not_taken(self, step: Settle) -> None:
         if step.spares_other_run:
-            self.then, self.steps = Drop(why=COPY_RUNS), ()  # which says how the job ends
+            self.then, self.steps = Drop(why=COPY_RUNS), ()  # that one decides how the job ends
         elif self.facts.can_wait:
-            self._go_back("replaced")  # another run has begun, and reports how the work ended
+            self._go_back("replaced")  # another run has started, and reports how the work ended
         elif isinstance(self.then, Return):
             self.then.is_known = False
 
     def not_settled(self, error: StoreError) -> Effect:
-        """The store did not answer, to the end of all patience."""
+        """The store was unavailable for longer than the guard waits."""
         if self.phase != "leaving":
             return self.went_on(error)
         step, self.steps = self.steps[0], self.steps[1:]
         what = self.terms.on_store_error
         if isinstance(step, Settle) and step.spares_other_run and self.facts.can_wait:
-            self._go_back("store_away")  # a job that was refused, or skipped, must not run by another copy
-        # A plain task knows nothing of the guard: that its schedule does not hear of the end changes no result.
+            self._go_back("store_away")  # another copy of a refused or skipped job must not run
+        # A plain task does not know the guard: if its schedule misses the end, no result changes.
         if not isinstance(step, Settle) or not step.matters or self.layers[-1].slot is not None:
             return self._next_step()
         if what == "run_unguarded":
@@ -234,16 +233,16 @@ class Leaving(Value):
         return self._next_step()
 
     def _go_back(self, reason: Reason) -> None:
-        """The end of the body was not taken: the job goes on, and so do the claims around it."""
+        """The store did not accept the end of the body: the job continues, and so do the claims around it."""
         self.envelope = self.envelope._replace(after_outage=reason == "store_away")
         self.then = self.deferral(reason)
         rest = [step.layer for step in self.steps if isinstance(step, Settle) and step.layer >= 0]
         self.steps = tuple([again for at in rest for again in self._end(at, "requeue")])
 
     def cut_off(self, error: BaseException, comes_again: bool, delay: float = 0.0) -> tuple[Settle, ...]:
-        """A signal's exception ended the delivery, at any point: a time limit, say. What is left to settle, by names.
+        """What is left to settle after a signal's exception, such as a time limit, ended the delivery at any point.
 
-        Whether a claim was granted, or a step carried out, may not be known: each is settled if it is there.
+        It may be unknown whether a claim was granted or a step carried out: each is settled if it is there.
         """
         is_over = self.phase == "over" and not isinstance(self.then, (Defer, GoOn))
         if is_over or (self.ended is not None and error is self.ended.error):
@@ -289,18 +288,18 @@ class Leaving(Value):
 
     def _goes_on(self, ended: Ended) -> Effect:
         copy = self.facts.attempt if self.terms.names_copies else ""
-        # With hold="queued" a job that joined another has the entry of that one, and keeps it.
+        # With hold="queued" a job that joined another uses that one's entry, and keeps it.
         join = self.envelope.join if self.layers[-1].policy.hold == "queued" else ""
         envelope = self.envelope.as_new()._replace(copy=copy, join=join)
         return self.leave(GoOn(envelope=envelope, ended=ended), own="requeue", copy=copy, matters=True)
 
     def _goes_back(self, ended: Ended) -> Effect:
         assert ended.error is not None
-        # Of a plain task that a schedule made, the message of a retry has left already.
+        # For a plain task that a schedule called, the message of the retry has been sent already.
         return self.leave(Raise(error=ended.error), own="requeue", matters=self.layers[-1].slot is None)
 
     def _passes(self, ended: Ended) -> Effect:
-        """The body's own word to its queue: the work is neither done nor failed."""
+        """The body's own signal to its queue: the work is neither done nor failed."""
         then = Return(value=ended.value) if ended.error is None else Raise(error=ended.error)
         return self.leave(then, own="release", how=_WORDS[ended.kind], outer="release", matters=True)
 
@@ -313,7 +312,7 @@ class Leaving(Value):
         if not self.facts.can_wait:
             tokens = (RaiseTokens(entry=self.entry(-1), floor=ended.floor),) if ended.floor else ()
             return self.leave(Raise(error=ended.error), own="release", outer="release", last=tokens)
-        # If nobody has the key by now, that was one of its starts; or its token was too low.
+        # If the key is free by now, this counts as one of its starts, unless its token was too low.
         end: End = "requeue" if ended.comes_again else "release"
         return self.leave(self.deferral("lost"), own=end, outer=end, keep_starts=not ended.floor)
 
@@ -337,7 +336,7 @@ _WORDS: dict[str, How] = {"ignored": "ignored", "rejected": "rejected", "release
 
 
 def release_queue_entry(queue_entry: str, inner: Layer, attempt: str) -> Settle:
-    """A job's place in the queue becomes free."""
+    """The step that releases a job's queue entry."""
     return Settle(
         verb="release",
         entry=queue_entry,

@@ -1,4 +1,4 @@
-"""What is settled for a process that is gone: by the attempt that died, as the same job may run elsewhere already."""
+"""Settles for a dead process, by the attempt that died: the same job may already run elsewhere."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from taskguard.protocol.store import Claimant, How
 
 
 class Gone(Value):
-    """A delivery whose process is gone."""
+    """A delivery whose process died."""
 
     layers: tuple[Layer, ...]
     queue_entry: str
-    """The entry that holds the job's place in the queue, where that is one of its own; else empty."""
+    """The entry that holds the job's place in the queue, if that is a separate one; else empty."""
     attempt: str
 
     def end(
@@ -34,8 +34,8 @@ class Gone(Value):
     ) -> bool:
         """The job has ended. Each layer has its guard.
 
-        *anyway*: it never began, so whoever holds its entries is none of its attempts. *ends_slot*: no scheduler is to
-        bring it back, though its process may have died before it claimed anything.
+        *anyway*: it never started, so the holder of its entries is not one of its attempts. *ends_slot*: no scheduler
+        may republish it, even if its process died before it claimed anything.
         """
         done = False
         for layer, guard in zip(reversed(self.layers), reversed(guards), strict=True):
@@ -47,7 +47,7 @@ class Gone(Value):
                 how=how,
                 keep_for=layer.policy.keep,
             )
-            # Once its key is settled the job has ended, and so has its slot, whoever has that by now.
+            # Once its key is settled the job has ended, and so has its slot, whichever attempt holds that by now.
             is_over = ends_slot and layer.slot is not None
             step.anyway = anyway or done or is_over
             if layer.slot is None:
@@ -65,7 +65,7 @@ class Gone(Value):
     def requeue(
         self, guards: Sequence[Guard], terms: Terms, *, keep_starts: bool, delay: float = 0.0, detail: str = ""
     ) -> bool:
-        """The job comes again."""
+        """The queue will run the job again."""
         done = False
         for layer, guard in zip(reversed(self.layers), reversed(guards), strict=True):
             step = Settle(verb="requeue", entry=layer.entry, owner=layer.owner, attempt=self.attempt)

@@ -1,7 +1,7 @@
 """The publisher's machine: one call of a guarded function, before its queue has it.
 
-Claim its place in the queue, then publish; or answer with the holder's handle. The broker has confirmed the message
-behind every handle that is given out.
+It claims a queue entry and then publishes, or returns the holder's handle. A caller gets the holder's handle only after
+the broker has confirmed the holder's message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from taskguard.protocol.store import Claim, Completed, Entry, Held, How, Lease
 from taskguard.schedule.note import may_be_of_a_slot
 
 TRIES = 5
-"""So often a holder that its queue has given up is ended, and the place claimed again."""
+"""How often to end a holder that its queue will not run, and claim again."""
 
 
 class Publish(Last):
@@ -28,15 +28,15 @@ class Publish(Last):
 
     envelope: Envelope
     claimed: Lease | Held | None = None
-    """The queued entry that the message is for: confirmed once the broker has it."""
+    """The queued entry of the message, to confirm once the broker has it."""
     about: Held | Completed | None = None
-    """Whom it met, for the caller to know."""
+    """The holder or the earlier end that the call found, for its `CallInfo`."""
     raises: BaseException | None = None
-    """What the caller learns all the same, once the message has left."""
+    """What to raise to the caller once the message is sent."""
 
 
 class Answer(Last):
-    """The call is a duplicate: its caller gets the handle of this one."""
+    """The call is a duplicate: its caller gets this job's handle."""
 
     found: Held | Completed
 
@@ -51,16 +51,16 @@ class Call(Value):
     waits_for: float
     """How long its queued entry waits for a worker."""
     copy_for: float = 0.0
-    """How long a published message is trusted to be on its way; 0 where the queue itself knows."""
+    """Seconds for which a published message does not count as lost; 0 if the queue itself knows."""
     needs_own_handle: bool = False
-    """Only a result under this very id will do: for a canvas, or for what is linked to it."""
+    """Only a result under the call's own id will do: for a canvas, or for callbacks."""
     may_raise: bool = True
     nobody_listens: bool = False
-    """The queue itself makes the call, and an error would hit the job before it: the worker refuses it instead."""
+    """The queue itself makes the call, and an error would fail the job before it: the worker refuses it instead."""
     may_be_further: bool = False
-    """Something is linked to the call, and its id, which somebody chose, may have been called before."""
+    """The call has callbacks, and its id, which its caller chose, may have been called before."""
     hears_by_message: bool = False
-    """A handle is not enough: something is linked to the call, or waits for a message of its own."""
+    """A handle is not enough: the call has callbacks, or a result that only its own message delivers."""
     meanwhile: Callable[[], None] | None = None
     shown: Callable[[str], str] = str
     """An owner as people know it."""
@@ -72,13 +72,13 @@ class Call(Value):
         envelope = self.envelope
         self.entry = job_queue_entry(self.policy, envelope)
         if not self.entry or envelope.slot:
-            return self.unclaimed()  # whether it may run is for the worker to ask, or for the run of its slot
+            return self.unclaimed()  # the worker claims, or the run of its slot
         if self.policy.on_conflict.enqueue == "run_once_more" and not envelope.queue_entry:
             return Look(entry=next_of(envelope.key))
         return self._ask()
 
     def unclaimed(self) -> Publish:
-        """The store was not asked about the run of this id, so this may not be its first call."""
+        """Publish without a claim. The store was not asked about this id, so this may not be its first call."""
         if self.may_be_further and not self.envelope.slot:
             self._name_call()
         return Publish(envelope=self.envelope)
@@ -87,7 +87,7 @@ class Call(Value):
         self.envelope = self.envelope._replace(call=self.new_attempt(), unanswered=has_ended)
 
     def looked(self, entry: Entry | None) -> Effect:
-        """At the place of the one more run: one that is queued there has not begun, though the key may be free.
+        """The entry of the one more run: a job queued there has not started, though the key may be free.
 
         Published beside it, these arguments might run first, and the older ones after them.
         """
@@ -146,7 +146,7 @@ class Call(Value):
         return Publish(envelope=self.envelope, about=found) if self.nobody_listens else Raise(error=error)
 
     def holder_is(self, known: Known, has_handle: bool) -> Effect:
-        """What the queue knows of the holder; *has_handle*: and whether it can be answered with."""
+        """What the queue knows of the holder; *has_handle*: whether the caller can get its handle."""
         held = self.held
         assert held is not None
         if known == "gone" and held.state == "queued" and self.tries > 0:
@@ -158,11 +158,11 @@ class Call(Value):
             return StandIn(
                 holder=held, envelope=self.envelope._replace(id=held.owner, queue_entry="", slot=None, call="").as_new()
             )
-        # Else that message cannot be made of this call: this one is published, and takes its place if need be.
+        # Otherwise this call cannot stand in for the holder: publish it, and it takes the holder's place if needed.
         return self._meet(held, is_unbacked or known == "gone" or not has_handle)
 
     def settled(self, accepted: bool) -> Effect:
-        """The holder that its queue had given up is ended, or was started after all."""
+        """The holder that its queue will not run is ended, or was started after all."""
         return self._ask()
 
     def stood_in(self, has_handle: bool) -> Effect:
@@ -170,7 +170,7 @@ class Call(Value):
         return self._meet(self.held, not has_handle)
 
     def _meet(self, held: Held, has_no_handle: bool) -> Effect:
-        """Another job has the place: what `on_conflict` says."""
+        """Another job holds the queue entry: apply `on_conflict`."""
         conflict = self.policy.on_conflict.enqueue
         if conflict == "raise" and self.may_raise:
             error = DuplicateTaskError(held.key, self.shown(held.owner), held.state, held.since, held.token)

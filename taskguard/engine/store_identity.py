@@ -1,8 +1,8 @@
-"""Which store a process looks at: a publisher and a worker that look at different ones guard nothing.
+"""Which store a process uses: if a publisher and a worker use different stores, nothing is guarded.
 
-A store is given a random name by whoever uses it first, kept as the owner of one reserved entry. The name travels with
-each message. A worker that finds another name in its own store refuses the message, unless its store is younger than
-the message: then the store was emptied or replaced since, and the message is none the worse for it.
+The first process that uses a store gives it a random name, as the owner of one reserved entry. The name travels with
+each message. If a worker finds another name in its own store, it refuses the message, unless its store is younger than
+the message: then the store was emptied or replaced since, and the message is still valid.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from taskguard.protocol.store import Claim, Held, Lease
 
 KEY = "taskguard:identity"
 ASK_AGAIN = 60.0
-"""A process believes what it knows for so long. In a store that was emptied it then writes the name that it knows."""
+"""Seconds for which a process trusts the name it knows. In an emptied store it then writes that name again."""
 TOLERANCE = 2 * ASK_AGAIN + 60.0
-"""Publishers may go on with the old name of an emptied store for a while, and clocks differ."""
+"""Seconds: publishers may use the old name of an emptied store for a while, and clocks differ."""
 
 
 class Identity:
@@ -42,8 +42,8 @@ class Identity:
         """Whether a message that was published under *name*, at the time *at*, belongs to another store."""
         if not name or name == self._name:
             return False
-        # Not with the name that the message has: a worker that looks at the wrong store, an empty one, would give it
-        # the name of the right one.
+        # Not with the message's name: a worker that uses the wrong store, an empty one, would give it the name of the
+        # right one.
         self._ask(guard, self._name or os.urandom(8).hex(), guard.patience)
         return name != self._name and at > self._since + TOLERANCE
 

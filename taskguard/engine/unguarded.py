@@ -1,8 +1,8 @@
-"""The fence of a body that runs unguarded: a token that rises, and a lease that nobody can take away.
+"""The fence of a body that runs unguarded: a token that rises, and a lease that cannot be lost.
 
-One kind for all of them: a direct call of a guarded function, a process that is switched off, a job that
-`on_store_error="run_unguarded"` lets run while the store is away. No key is claimed and nobody is kept out. In the
-body's own database the fence does what any fence does: its token is newer than those before it.
+It serves a direct call of a guarded function, a process in which the guard is switched off, and a job that
+`on_store_error="run_unguarded"` runs during an outage. It claims no key and keeps no other run out. In the body's own
+database it works like any fence: its token is newer than those before it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _newest = 0
 
 
 def _new_token() -> int:
-    """As stores make them: the time in µs, and more than the one before."""
+    """A token as stores make them: the time in µs, and higher than the last one."""
     global _newest
     _newest = max(_newest + 1, time.time_ns() // 1000)
     return _newest
@@ -38,7 +38,7 @@ def _new_token() -> int:
 def fence_of_direct_call(keys: KeyMaker, args: Sequence[Any], kwargs: Mapping[str, Any]) -> UnguardedFence:
     """The fence of a call that nobody guards. Each such call is work of its own."""
     key = keys.space
-    with suppress(Exception):  # nothing is claimed under it: a key that cannot be made is no reason not to run
+    with suppress(Exception):  # the key is not claimed: a wrong key is not a reason to refuse the call
         key = keys(args, kwargs)
     return UnguardedFence(key, f"direct-call:{os.urandom(8).hex()}")
 

@@ -1,7 +1,7 @@
-"""Plain values, made by their fields' names.
+"""Plain values, created by keyword arguments.
 
-As dataclasses are; but a dataclass costs as much to define as a request to the store, and a work horse imports all of
-this for each job. A field that is not given is that of its class, so a value is made by one call into C.
+They are like dataclasses. But defining a dataclass costs as much as a request to the store, and a work horse imports
+all of this for each job. The default of a field is the class attribute, so one call into C makes a value.
 """
 
 from __future__ import annotations

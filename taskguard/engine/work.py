@@ -1,4 +1,4 @@
-"""A claim that was granted: its body runs in a `with` block, and its end is told to the store."""
+"""A granted claim: its body runs in a `with` block, and its end is recorded in the store."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from taskguard.guard import Guard
 
 REPLY_ON_ITS_WAY = 30.0
-"""Seconds that the last question of a patience may take to reach the store, beside the patience itself."""
+"""Seconds that the last request may take to reach the store, in addition to the guard's patience."""
 
 
 def effects_of(policy: Policy, owner: str, idempotency_key: str, effect_key: str | None = None) -> Effects:
     effect = effect_key or idempotency_key
-    # Work by a key may be done again, by another job, when its time is over; one and the same job's work never.
+    # Another job may do the work of a key again once `keep_for` expires; the work of one job is never repeated.
     belongs_to_the_job = policy.on_done == "rerun" and effect == idempotency_key
     return Effects(effect, effect if belongs_to_the_job else owner, policy.keep)
 
 
 def names_claim(error: BaseException, key: str, token: int) -> bool:
-    """Whether *error* says that this claim was lost, or is stale.
+    """Whether *error* means that this claim was lost, or is stale.
 
-    A mark that no token can exceed is nobody's loss: whoever comes next would be refused as well.
+    A high-water mark that no token can exceed does not count as a loss: the next holder would be refused as well.
     """
     if not isinstance(error, (LeaseLostError, StaleFenceError)):
         return False
@@ -47,8 +47,8 @@ def names_claim(error: BaseException, key: str, token: int) -> bool:
 class Work:
     """A granted claim: its body runs in a `with` block, its end is one of the methods below.
 
-    It belongs to the process that began it. In one that was forked since, it is not renewed, and every end is refused
-    without a word to the store: the parent is still at it.
+    It belongs to the process that started it. In a process forked since, it is not renewed, and every end is refused
+    without a request to the store: the parent still runs it.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Work:
         self._is_out = True
         self._is_over = False
         self.patience = 0.0
-        """How long a silent store is asked at the end, if that is longer than the guard's patience and the lease."""
+        """Seconds to retry an unavailable store at the end, if longer than the guard's patience and the lease."""
         self.next_floor = 0
         """The token that the next claim must exceed: a resource refused this one's, and the key is free again."""
         self.holding = Holding(
@@ -105,13 +105,13 @@ class Work:
             raise lost from None
 
     def keep_alive(self) -> None:
-        """Renew from now on; by itself for work that has no block, such as a request that several calls answer."""
+        """Renew from now on; called directly for work without a block, such as a request that several calls answer."""
         if not self.holding.is_of_this_process:
             return
         self._guard.heartbeat.add(self.holding)
 
     def _leave_body(self) -> None:
-        """From here on the body is not interrupted. Again does nothing: an interruption may hit the way out itself."""
+        """Stop interrupting the body. A second call does nothing: an interruption may hit the exit itself."""
         if self._is_out:
             return
         if self.holding.body is not None:
@@ -120,7 +120,7 @@ class Work:
         self._is_out = True
 
     def hold_until(self, moment: float) -> None:
-        """Others are kept out so long at least, even if the end comes sooner."""
+        """Keep others out at least until *moment*, even if the end comes sooner."""
         self._held_until = max(self._held_until, moment)
 
     @property
@@ -128,19 +128,19 @@ class Work:
         return self._policy.on_lost != "continue"
 
     def loss(self) -> LeaseLostError:
-        """What to raise where an end was refused."""
+        """What to raise if the store refused an end."""
         process = 0 if self.holding.is_of_this_process else self.holding.process
         return LeaseLostError(self.lease.key, self.lease.token, process=process)
 
     def is_own_loss(self, error: BaseException) -> bool:
-        """Whether *error* says that this very claim was lost, or is stale, and not another one within its body."""
+        """Whether *error* means that this claim was lost, or is stale, and not another one inside its body."""
         return names_claim(error, self.lease.key, self.lease.token)
 
     def floor_after(self, error: BaseException | None) -> int:
-        """The token that the next claim has to exceed, if *error* says that a resource refused this very claim.
+        """The token that the next claim must exceed, if *error* means that a resource refused this claim.
 
-        That of a claim which was replaced does no harm: the one that replaced it has a higher token already. Where the
-        store lost its data, this is what makes the next token one that the resource takes.
+        For a superseded claim it does no harm: the newer one already has a higher token. If the store lost its data, it
+        makes the next token one that the resource accepts.
         """
         if isinstance(error, StaleFenceError) and self.is_own_loss(error):
             return error.mark
@@ -149,7 +149,7 @@ class Work:
     # -- ends ------------------------------------------------------------------------------------------------------
 
     def succeed(self, value: Any) -> bool:
-        """Keep *value* as the outcome, or at least the fact."""
+        """Record success with *value* as the outcome, or at least the fact."""
         return self.complete("succeeded", self._guard.encoded(self._guard.outcomes.encode, value, self.lease))
 
     def fail(self, error: BaseException) -> bool:
@@ -170,13 +170,13 @@ class Work:
         return self._end(lambda: self._guard.store.release(self.lease, ending), kind)
 
     def give_up(self) -> None:
-        """Free the key: the body has not run, or another run has replaced it. Nobody is kept out for that."""
+        """Release the key at once: the body has not run, or a newer run superseded it."""
         with suppress(StoreError):
             ending = Ending(keep_for=self._policy.keep, repeat_for=self._repeat_for)
             self._end(lambda: self._guard.store.release(self.lease, ending), "released")
 
     def abandon(self) -> None:
-        """Stop renewing, whatever became of the end. Again does nothing."""
+        """Stop renewing, however the work ended. A second call does nothing."""
         if self._is_over:
             return
         self._guard.heartbeat.drop(self.holding)
@@ -200,11 +200,11 @@ class Work:
 
     @property
     def _repeat_for(self) -> float:
-        """How long `_end` may ask for the same end again; a signal that cuts it short has it ask once more."""
+        """Seconds for which `_end` may repeat the same request; after a signal it sends the request once more."""
         return min(self._patience_at_the_end + self._guard.patience + REPLY_ON_ITS_WAY, LONGEST)
 
     def _end(self, verb: Callable[[], bool], kind: Kind) -> bool:
-        # Renewed until the store has answered: one that is slow to answer must not cost the lease.
+        # Renew until the store has answered: a slow store must not cost the lease.
         self._leave_body()
         if not self.holding.is_of_this_process:
             self.abandon()
@@ -214,8 +214,8 @@ class Work:
             return self._guard.settle(self.lease, verb, kind, patience=self._patience_at_the_end)
         except BaseException as error:
             if interrupt.came_by_signal(error):
-                # A job's time-out, say: whether the end was carried out is unknown, and asking again is safe. Should
-                # the store fail too, which is told, the time-out is still what must be seen.
+                # For example a job's timeout: the end may have been recorded, and a repetition is safe. If the store
+                # fails too, the guard reports that, and the timeout is still the error to raise.
                 with suppress(StoreError):
                     self._guard.settle(self.lease, verb, kind)
             raise
@@ -224,7 +224,7 @@ class Work:
 
 
 class KeptAlive(Block):
-    """The work is renewed while this block runs, its end included, and not after it, whatever became of the end."""
+    """The lease is renewed while this block runs, until after the work is settled, and not after the block."""
 
     def __init__(self, work: Work) -> None:
         self._work = work

@@ -1,6 +1,6 @@
 """taskguard for RQ: `@singleton_task`, `GuardedQueue`, `GuardedWorker` and a cron. Importing it changes nothing.
 
-Names are loaded when they are first used: a work horse imports the module of its job anew for each job.
+Names are loaded on first use: a work horse imports the module of its job again for each job.
 """
 
 from typing import TYPE_CHECKING

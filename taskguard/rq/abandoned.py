@@ -1,8 +1,8 @@
-"""Jobs whose worker and horse died: RQ takes a minute and a half to be sure of it, and looks every ten minutes or so.
+"""Finds jobs whose worker and horse died. RQ waits a minute and a half to be sure, and checks about every ten minutes.
 
-The store knows it when the lease is over. A job that RQ will run again, by a `Retry`, is then made known to RQ's own
-maintenance as abandoned, and that is run. One that has no retries left, which RQ fails, is left to RQ's own time: its
-horse may only be stopped, and end it yet.
+The store knows as soon as the lease expires. If RQ will retry the job (`Retry`), the worker marks its execution as
+abandoned and runs RQ's own maintenance. A job without retries left, which RQ would fail, is left to RQ's own schedule:
+its horse may only be suspended and still finish.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from taskguard.errors import StoreError
 from taskguard.protocol.entry_names import job_of
 from taskguard.protocol.store import Entry
 from taskguard.rq.claims import JobClaims
-from taskguard.rq.guarded_job import NOTE, NotedJob, noted
+from taskguard.rq.guarded_job import ENVELOPE_FIELD, GuardedJob, as_guarded_job
 from taskguard.rq.guarding import Settings, guard_on, own_namespace
 from taskguard.rq.job_metadata import NAMESPACE
 
 EVERY = 5
-"""Seconds from one look to the next, whichever worker it is that looks."""
+"""Seconds between two checks of a queue, by any worker."""
 AT_ONCE = 100
-"""How many executions of a queue one look is about: those first whose worker has been silent for longest."""
+"""How many executions of a queue one check covers: those whose worker has been silent longest."""
 
 
 def find_abandoned(queues: Sequence[Queue], worker: str) -> bool:
-    """Whether RQ's maintenance has something to do at one of the queues."""
+    """Whether one of the queues has work for RQ's maintenance."""
     found = [_find(queue, worker) for queue in queues]
     return any(found)
 
@@ -44,46 +44,46 @@ def _find(queue: Queue, worker: str) -> bool:
     names = [as_text(cast(bytes, name)) for name in connection.zrange(registry.key, 0, AT_ONCE - 1)]
     dead = [name for name in _retried(connection, queue, names) if _is_dead(queue, registry.parse_job_id(name))]
     if dead:
-        # Only if it is there still: its worker may have ended it just now.
+        # Only if it is still there: its worker may just have ended it.
         connection.zadd(registry.key, dict.fromkeys(dead, 1), xx=True)
     return bool(connection.zcount(registry.key, 0, time.time()))
 
 
 def _retried(connection: Redis, queue: Queue, names: Sequence[str]) -> list[str]:
-    """The executions of guarded jobs that have retries left."""
+    """The executions of guarded jobs with retries left."""
     with connection.pipeline(transaction=False) as pipeline:
         for name in names:
             key = queue.job_class.key_for(StartedJobRegistry.parse_job_id(name))
-            pipeline.hmget(key, NOTE, "retries_left")
+            pipeline.hmget(key, ENVELOPE_FIELD, "retries_left")
         found: list[Any] = pipeline.execute()
-    return [name for name, (note, left) in zip(names, found, strict=True) if note and int(left or 0) > 0]
+    return [name for name, (envelope, left) in zip(names, found, strict=True) if envelope and int(left or 0) > 0]
 
 
 def _is_dead(queue: Queue, job_id: str) -> bool:
-    """Whether the store says that the job was running, and that its lease is over."""
+    """Whether the store has the job as running, with an expired lease."""
     job = queue.fetch_job(job_id)
     if job is None:
         return False
-    ours = noted(job)
+    ours = as_guarded_job(job)
     try:
         own = [
             entry for entry in _entries(ours) if entry is not None and JobClaims(ours, None).is_this_job(entry.owner)
         ]
     except StoreError:
-        return False  # the next look will say
+        return False  # the next check decides
     ran = [entry for entry in own if entry.state == "running"]
     return bool(ran) and all(entry.remaining <= 0 for entry in ran)
 
 
-def _entries(job: NotedJob) -> list[Entry | None]:
-    """The entries that it may run under; none if its function has a store of its own, which only its code can open."""
-    note, connection, serializer = job.note, job.connection, job.serializer
+def _entries(job: GuardedJob) -> list[Entry | None]:
+    """The entries that it may run under; none if its function has its own store, which only its code can open."""
+    envelope, connection, serializer = job.envelope, job.connection, job.serializer
     found: list[Entry | None] = []
-    namespace = own_namespace(note.store)
-    if note.key and namespace is not None:
+    namespace = own_namespace(envelope.store)
+    if envelope.key and namespace is not None:
         store = guard_on(connection, serializer, Settings(namespace=namespace)).store
-        found += [store.get(note.key), store.get(job_of(note.key, JobClaims(job, None).owner))]
-    if note.slot:
-        store = guard_on(connection, serializer, Settings(namespace=note.slot.get(NAMESPACE, "taskguard"))).store
-        found.append(store.get(note.slot.get("run", "")))
+        found += [store.get(envelope.key), store.get(job_of(envelope.key, JobClaims(job, None).owner))]
+    if envelope.slot:
+        store = guard_on(connection, serializer, Settings(namespace=envelope.slot.get(NAMESPACE, "taskguard"))).store
+        found.append(store.get(envelope.slot.get("run", "")))
     return found

@@ -1,7 +1,7 @@
 """What happens when a guarded call is made: the engine decides, and RQ enqueues.
 
-A job that is answered with is one that RQ has. Where RQ has it no more (cancelled, deleted, expired) the holder is
-ended, and this call takes its place.
+A duplicate gets the holder's job only if RQ still has that job. If RQ does not (cancelled, deleted, expired), the call
+ends the holder and takes its place in the queue.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from taskguard.errors import KeyArgumentError, StoreError, StoreUnavailableError
 from taskguard.guard import new_attempt
 from taskguard.protocol.names import LONGEST, check_claim, check_job_id
 from taskguard.protocol.store import Completed, Ending, Entry, Held, Lease
-from taskguard.rq.guarded_job import NotedJob, noted_class
+from taskguard.rq.guarded_job import GuardedJob, guarded_job_class
 from taskguard.rq.guarding import ADDRESS, JobGuard
+from taskguard.rq.holder_job import HolderJob
 from taskguard.rq.owner import is_other_run, job_id_of, owner_of, shown
 from taskguard.rq.stored_job import StoredJob
-from taskguard.rq.twin import Twin
 from taskguard.runtime.breaker import Breaker, breaker_of
 
 PATIENCE = 1.0
-"""How long a call waits for a store that does not answer; then its job is enqueued unclaimed."""
+"""Seconds that a call waits for an unavailable store. Then its job is enqueued without a claim."""
 
 _logger = logging.getLogger("taskguard")
 
@@ -64,43 +64,43 @@ class Admission:
         self._guard = guarded.guard(queue.connection, queue.serializer)
         self._breaker = _breaker_of(guarded, queue.connection)
         self._arguments = (args, kwargs)
-        # An id that its caller chose may have been used before; this is another occurrence of it.
+        # The caller may have used its own id before; this is another occurrence of that id.
         run = os.urandom(4).hex() if is_named else ""
-        self.note = Envelope(run=run, idempotency_key=idempotency_key, queue_class=guarded.named_by(queue))
+        self.envelope = Envelope(run=run, idempotency_key=idempotency_key, queue_class=guarded.named_by(queue))
         """What the job is enqueued with."""
         self._id = job_id
         self._owner = owner_of(job_id, repeats, run)
         queued_for = min(LONGEST, guarded.settings.queued_for + delay)
         self._waits_for = queued_for if ttl is None else min(queued_for, float(ttl))
         self._pending = pending
-        """Claimed by this process, and enqueued when the caller executes its pipeline."""
+        """Jobs that this process claimed, and that RQ gets when the caller executes its pipeline."""
         self._lease: Lease | None = None
-        self._holder: Twin | None = None
+        self._holder: HolderJob | None = None
         self.info = CallInfo("", job_id)
 
     def ask(self) -> Any:
-        """The job that is the answer; None if this call is to be enqueued."""
+        """The job to return to the caller; None if this call must be enqueued."""
         check_job_id("job_id", self._id)
         try:
-            self.note = self._guarded.identified(self.note, *self._arguments)
+            self.envelope = self._guarded.identified(self.envelope, *self._arguments)
         except KeyArgumentError:
             raise
         except TypeError:
-            return None  # arguments that do not fit are for the body to refuse, as without a guard
-        self.info = CallInfo(self.note.key, self._id)
+            return None  # the body refuses arguments that do not fit, as without a guard
+        self.info = CallInfo(self.envelope.key, self._id)
         try:
             return self._decide()
         except StoreUnavailableError as error:
             # The worker will ask: an outage is no reason to lose the call.
             _logger.warning("%s[%s] is enqueued unclaimed: %s", self._guarded.name, self._id, error)
             self._name_store(self._guarded.known_store_name)
-            self.info = CallInfo(self.note.key, self._id, state="unclaimed")
+            self.info = CallInfo(self.envelope.key, self._id, state="unclaimed")
             return None
 
     def _name_store(self, name: str) -> None:
         """Also where nothing is claimed yet: a worker that uses another store is to notice."""
         if name:
-            self.note = self.note._replace(store=name, at=time.time())
+            self.envelope = self.envelope._replace(store=name, at=time.time())
 
     def _decide(self) -> Any:
         guarded = self._guarded
@@ -109,7 +109,7 @@ class Admission:
         policy = self._guarded.policy
         call = Call(
             policy=policy,
-            envelope=self.note,
+            envelope=self.envelope,
             owner=self._owner,
             new_attempt=new_attempt,
             waits_for=self._waits_for,
@@ -123,7 +123,7 @@ class Admission:
         if isinstance(effect, Answer):
             return self._answer(effect.found)
         assert isinstance(effect, Publish)
-        self.note = effect.envelope
+        self.envelope = effect.envelope
         if isinstance(effect.claimed, Lease):
             self._lease = effect.claimed
             self._pending[self._owner] = None
@@ -145,31 +145,33 @@ class Admission:
         return call.settled(self._breaker.ask(partial(carry_out, self._guard, effect)))
 
     def _look_after(self, holder: Held | Entry) -> tuple[fx.Known, bool]:
-        """What RQ knows of the job that has the place, and whether it has a handle."""
+        """What RQ knows of the holder's job, and whether the caller can get it as a handle."""
         if holder.owner in self._pending:
-            self._holder = None  # it waits, with this very process, for its caller's pipeline
+            self._holder = None  # this process claimed it, and its caller has not executed the pipeline yet
             return "coming", True
-        twin = self._holder = Twin(holder, self._queue.connection, self._queue.job_class, self._queue.serializer)
-        twin.wait_until_it_appears(self._guard.store)
-        if twin.is_gone:
-            return "gone", twin.job is not None
+        holder_job = self._holder = HolderJob(
+            holder, self._queue.connection, self._queue.job_class, self._queue.serializer
+        )
+        holder_job.wait_until_it_appears(self._guard.store)
+        if holder_job.is_gone:
+            return "gone", holder_job.job is not None
         if holder.state == "queued":
-            twin.enqueue_if_lost()
-        return "coming", twin.job is not None
+            holder_job.enqueue_if_lost()
+        return "coming", holder_job.job is not None
 
     def enqueued(self, job: Job) -> Any:
-        """RQ has it: the handle, with what the guard has to say."""
+        """RQ has the job: return it as the handle, with its `CallInfo`."""
         if self._lease is not None:
             if self._pending is not None and self._owner in self._pending:
                 self._pending[self._owner] = job
             if self._guarded.policy.key_space is not None:
-                # Celery may share the key: it publishes for a holder that nobody is known to have published.
+                # Celery may share the key: it republishes a holder whose message is not confirmed.
                 with suppress(StoreError):
                     self._guard.store.mark([(self._lease, self._waits_for)], copy_for=self._waits_for)
         return handle(job, self.info)
 
     def refused(self) -> None:
-        """RQ does not want it. If a worker has it all the same, the claim is not ours any more to release."""
+        """RQ refused the job. If a worker has it all the same, the store ignores this release."""
         if self._lease is not None:
             self._pending.pop(self._owner, None)
             with suppress(StoreError):
@@ -178,11 +180,11 @@ class Admission:
     # -- answers ---------------------------------------------------------------------------------------------------
 
     def _about(self, held: Held) -> CallInfo:
-        return CallInfo(self.note.key, shown(held.owner), True, held.state, held.since)
+        return CallInfo(self.envelope.key, shown(held.owner), True, held.state, held.since)
 
     def _answer(self, found: Held | Completed) -> Any:
         if isinstance(found, Completed):
-            return handle(self._done(found), CallInfo(self.note.key, shown(found.owner), True, "done", found.at))
+            return handle(self._done(found), CallInfo(self.envelope.key, shown(found.owner), True, "done", found.at))
         if self._holder is not None and self._holder.job is not None:
             return handle(self._holder.job, self._about(found))
         job = self._pending.get(found.owner)
@@ -199,11 +201,11 @@ class Admission:
         return job
 
     def _fetch(self, owner: str) -> Job | None:
-        queue, kind = self._queue, noted_class(self._queue.job_class)
+        queue, kind = self._queue, guarded_job_class(self._queue.job_class)
         if not job_id_of(owner):
             return None
         try:
-            job: NotedJob = kind.fetch(job_id_of(owner), connection=queue.connection, serializer=queue.serializer)
+            job: GuardedJob = kind.fetch(job_id_of(owner), connection=queue.connection, serializer=queue.serializer)
         except NoSuchJobError:
             return None
         return job if job.origin == queue.name and not is_other_run(job.run_name, owner) else None

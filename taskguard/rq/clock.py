@@ -1,4 +1,4 @@
-"""The time that RQ gives a job. It is the body's: while the job waits for its turn, the clock stands still."""
+"""RQ's job timeout. It is for the body: while the job waits for its key, this clock is stopped."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 from rq.timeouts import BaseDeathPenalty
 
 LONGEST_WAIT = 25.0
-"""Seconds that a job may wait in its horse. Its worker counts the time from the fork: half a minute beyond the job's
-timeout its heartbeats come too late, and RQ takes the job for abandoned."""
+"""Seconds that a job may wait in its horse. Its worker counts the timeout from the fork. Half a minute past the timeout
+its heartbeats come too late, and RQ treats the job as abandoned."""
 
 
 class JobClock:
     def __init__(self, *, is_own: bool = True) -> None:
         self._is_own = is_own
-        """Else the clock that runs is that of another job, whose body has this one run at once."""
+        """False if the timeout belongs to another job, whose body runs this one synchronously."""
         self._stopped: Any = None
 
     def stop(self) -> bool:
-        """Whether it stands still now. A clock that is no alarm of the operating system cannot be stopped."""
+        """Whether the clock is stopped now. Only a timeout by SIGALRM can be stopped."""
         if self._stopped is None:
             is_found = _ALARM and self._is_own
             penalty = getattr(signal.getsignal(signal.SIGALRM), "__self__", None) if is_found else None
@@ -30,7 +30,7 @@ class JobClock:
         return True
 
     def start(self) -> None:
-        """From the beginning, if it was stopped; and if no other alarm was set meanwhile, as before a shutdown."""
+        """Restart the timeout in full if it was stopped, unless another alarm was set meanwhile, as for a shutdown."""
         if self._stopped is not None:
             if signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
                 self._stopped.setup_death_penalty()

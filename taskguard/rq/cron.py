@@ -1,7 +1,7 @@
-"""`GuardedCronScheduler`: RQ's cron, any number of them side by side, and each slot happens once.
+"""`GuardedCronScheduler`: RQ's cron. Run any number of them; each slot runs once.
 
-Reads the same configuration as `rq cron`. What is due is worked out by `taskguard.schedule`, which all schedulers agree
-on through the store; that store is the Redis of the queues.
+It reads the same configuration as `rq cron`. `taskguard.schedule` computes what is due, and all schedulers agree on it
+through the store, which is the queues' own Redis.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from taskguard.errors import ConfigurationError, StoreError
 from taskguard.protocol.store import Store
 from taskguard.rq.guarding import Settings, guard_on
 from taskguard.rq.internals import CRON, require_names
-from taskguard.rq.publishing import Publisher
+from taskguard.rq.publishing import SlotPublisher
 from taskguard.rq.timetable import OPTIONS, entry_of
 from taskguard.runtime.health_file import HealthFile
 from taskguard.schedule.boundaries import moment_of
@@ -36,13 +36,13 @@ require_names(CRON)
 __all__ = ["GuardedCronScheduler", "register"]
 
 LONGEST_SLEEP = 60.0
-"""As RQ: its list of schedulers forgets one that is not heard of for twice as long."""
+"""As in RQ: its list of schedulers drops one that was silent for twice as long."""
 TRY_AGAIN = 1.0
-"""Seconds after which a Redis that did not answer is asked again."""
+"""Seconds until the next try after Redis did not answer."""
 
 
 class GuardedCronScheduler(CronScheduler):
-    """Drop-in for `rq.cron.CronScheduler`; `taskguard rq-cron` where RQ's command names its own class."""
+    """Drop-in for `rq.cron.CronScheduler`. From a shell use `taskguard rq-cron`: RQ's command uses its own class."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class GuardedCronScheduler(CronScheduler):
     ) -> None:
         """*timing* is for entries that say nothing themselves; the rest of ours is as for `singleton_task`.
 
-        *health_file* is what `taskguard health cron` reads; TASKGUARD_HEALTH_FILE goes before it.
+        *health_file* is what `taskguard health cron` reads; TASKGUARD_HEALTH_FILE goes before delivery.
         """
         super().__init__(connection, *args, **options)
         self._timing = timing or Timing()
@@ -65,7 +65,7 @@ class GuardedCronScheduler(CronScheduler):
         self._keeper = Timekeeper(
             self._guard.store, listeners=self._guard.listeners, republish_after=republish_after, queued_for=queued_for
         )
-        self.publisher = Publisher(connection, self._guard, namespace, republish_after)
+        self.publisher = SlotPublisher(connection, self._guard, namespace, republish_after)
         self.entries: dict[str, tuple[ScheduledEntry, CronJob]] = {}
         self._look_at: dict[str, float] = {}
         self._problems: list[Exception] = []
@@ -79,7 +79,7 @@ class GuardedCronScheduler(CronScheduler):
         return self._guard.store
 
     def now(self) -> int:
-        """Microseconds since 1970, by the clock that all schedulers go by."""
+        """Microseconds since 1970, by the clock that all schedulers share."""
         return self._keeper.clock.now()
 
     # -- what there is ---------------------------------------------------------------------------------------------
@@ -93,13 +93,13 @@ class GuardedCronScheduler(CronScheduler):
             self._problems.append(error)
             raise
         if entry.label in self.entries:
-            self.log.warning("%s is registered twice, with all that it says; it runs once", entry.name)
+            self.log.warning("%s is registered twice with the same options; it runs once", entry.name)
             return cron_job
         self.entries[entry.label] = entry, cron_job
         return cron_job
 
     def load_config_from_file(self, config_path: str) -> None:
-        """As RQ; but what is wrong in the file is an error, and not only a line in the log."""
+        """As RQ does, but raise an error for a wrong entry, where RQ only logs it."""
         self._problems.clear()
         super().load_config_from_file(config_path)
         if self._problems:
@@ -120,7 +120,7 @@ class GuardedCronScheduler(CronScheduler):
         return enqueued
 
     def _look(self, label: str, entry: ScheduledEntry, cron_job: CronJob) -> bool:
-        """Settle what is due of one entry; whether that was something."""
+        """Settle the due slots of one entry; return whether any was published."""
         published = []
 
         def publish(slot: Slot) -> None:
@@ -136,8 +136,8 @@ class GuardedCronScheduler(CronScheduler):
             self.log.error("%s: %s; again in %s s", entry.name, error, TRY_AGAIN)
             self._store_error = str(error)
             pause = TRY_AGAIN
-        except Exception:  # a job that cannot be written, say: the others go on
-            self.log.exception("%s: its job is not enqueued; again in %s s", entry.name, TRY_AGAIN)
+        except Exception:  # for example a job that cannot be serialized: the other entries continue
+            self.log.exception("%s: could not enqueue its job; retrying in %s s", entry.name, TRY_AGAIN)
             pause = TRY_AGAIN
         self._look_at[label] = time.monotonic() + pause
         if published:
@@ -146,7 +146,7 @@ class GuardedCronScheduler(CronScheduler):
         return bool(published)
 
     def _following(self, entry: ScheduledEntry) -> datetime | None:
-        """For those who look at RQ's list of schedulers."""
+        """The next slot, shown in RQ's list of schedulers."""
         found = entry.schedule.after(time.time_ns() // 1000)
         return None if found is None else moment_of(found)
 
@@ -173,7 +173,7 @@ class GuardedCronScheduler(CronScheduler):
 
     @contextmanager
     def _not_to_be_interrupted(self) -> Iterator[None]:
-        """A signal in the middle of an exchange would leave half a reply behind, and a slot waiting for its lease."""
+        """Delay a stop signal: it could leave half a reply unread, and a slot blocked until its lease expires."""
         self._is_looking = True
         try:
             yield
@@ -198,7 +198,7 @@ def register(
     anchor: datetime | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """As `rq.cron.register`, with what RQ does not know of a schedule. A plain `rq cron` takes no notice of it."""
+    """As `rq.cron.register`, with taskguard's options for a schedule. A plain `rq cron` ignores them."""
     ours = {"overlap": overlap, "catch_up": catch_up, "catch_up_window": catch_up_window, "anchor": anchor}
     given = {name: value for name, value in ours.items() if value is not None}
     if given:

@@ -1,7 +1,7 @@
-"""A job of RQ with the guard's note, in fields of their own of the job's hash: no body can remove them with its meta.
+"""An RQ job with the guard's envelope, in its own fields of the job's hash: a body that replaces `meta` keeps them.
 
-Whichever worker has it in hand, a guarded job becomes one of these before its body starts: what RQ writes through its
-methods is then right for a guarded job too.
+In every worker a guarded job becomes a `GuardedJob` before its body starts, so that what RQ writes through the job's
+methods is right for a guarded job too.
 """
 
 from __future__ import annotations
@@ -27,60 +27,60 @@ if TYPE_CHECKING:
 
 require_names(JOBS)
 
-NOTE = "taskguard"
+ENVELOPE_FIELD = "taskguard"
 """The field that holds the note."""
 ENDED = "taskguard_ended"
 """The field that names the enqueueing whose run has ended (see `owner.py`)."""
 ENDS = "taskguard_ends"
-"""The field that counts the runs that have ended of that one enqueueing; without it, one has."""
+"""The field that counts the ended runs of that enqueueing; if absent, one has ended."""
 
 
-class PutBack(Retry):
-    """What a body returns to RQ so that its job is enqueued again, at once and at the end of the queue."""
+class Deferral(Retry):
+    """What a body returns to RQ to defer its job: RQ enqueues it again at once, at the end of the queue."""
 
     def __init__(self) -> None:
         super().__init__(max=sys.maxsize)
 
 
-class NotedJob(Job):
-    note = Envelope()
+class GuardedJob(Job):
+    envelope = Envelope()
     is_guarded = False
-    """A guarded worker reads every job as one of these; it is as RQ made it unless its function is guarded."""
+    """A guarded worker reads every job as a `GuardedJob`; unless this is set, it behaves as RQ's own."""
     is_scheduled_again = False
     _enqueueing = ""
     _is_prepared = False
     queue_class: Any = None
-    """That of the worker, which may guard functions by their names."""
+    """The class of the worker's queues, which may guard functions by name."""
 
     def restore(self, raw_data: Any) -> Any:
         super().restore(raw_data)
-        if not self.is_guarded:  # else it is in hand, and its body wants to know what is new
-            self.read_note(raw_data.get(NOTE.encode()))
+        if not self.is_guarded:  # else it is running, and its body refreshes it
+            self.read_envelope(raw_data.get(ENVELOPE_FIELD.encode()))
 
-    def read_note(self, note: bytes | None) -> None:
-        found = read(note)
-        self.note = found if found.made == self.made else Envelope()
+    def read_envelope(self, envelope: bytes | None) -> None:
+        found = read(envelope)
+        self.envelope = found if found.made == self.made else Envelope()
 
-    def as_guarded(self) -> NotedJob:
-        """In hand: from here on this delivery goes by what is known now, whatever a body does to the job."""
+    def take_in_hand(self) -> GuardedJob:
+        """From here on this delivery uses what is known now, whatever the body does to the job."""
         self.is_guarded = True
         self.is_scheduled_again = is_scheduled_again(self)
         self._enqueueing = ""
         self._enqueueing = self.enqueueing
-        self.note = self.note._replace(made=self.made, run=self.run_name)
+        self.envelope = self.envelope._replace(made=self.made, run=self.run_name)
         return self
 
     def to_dict(self, include_meta: bool = True, include_result: bool = True) -> dict[str, Any]:
         mapping = super().to_dict(include_meta=include_meta, include_result=include_result)
-        if include_meta and self.note != Envelope():
-            mapping[NOTE] = written(self.note)
+        if include_meta and self.envelope != Envelope():
+            mapping[ENVELOPE_FIELD] = written(self.envelope)
         if not include_meta and self.is_guarded:
-            # RQ writes down the end of a run. Somebody may have enqueued the same id meanwhile, as rq-scheduler does.
+            # RQ records the end of a run. Meanwhile the same id may have been enqueued again, as rq-scheduler does.
             mapping.pop("enqueued_at", None)
         return mapping
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Job) and self.id == other.id  # RQ's own wants the very same class
+        return isinstance(other, Job) and self.id == other.id  # RQ's own requires the same class
 
     __hash__ = Job.__hash__
 
@@ -104,58 +104,58 @@ class NotedJob(Job):
         return self._result
 
     def guard_at(self, queue_class: Any) -> JobGuard | None:
-        """What guards its function, at a worker with queues of that class; its caller's may be of another."""
+        """What guards its function in a worker with queues of that class, or by the class of its caller's queue."""
         found = guard_for(self.func, queue_class)
-        if found is None and self.note.queue_class:
-            found = guard_for(self.func, _imported(self.note.queue_class))
+        if found is None and self.envelope.queue_class:
+            found = guard_for(self.func, _imported(self.envelope.queue_class))
         return found
 
     def _handle_retry_result(self, queue: Queue, pipeline: Any, *args: Any, **kwargs: Any) -> None:
-        if isinstance(self._result, PutBack):
-            self.put_back(queue, pipeline)
+        if isinstance(self._result, Deferral):
+            self.defer(queue, pipeline)
         else:
             super()._handle_retry_result(queue, pipeline, *args, **kwargs)
 
-    def put_back(self, queue: Queue, pipeline: Any) -> None:
-        """Into its queue again, as it is: nothing is written but what changes by that.
+    def defer(self, queue: Queue, pipeline: Any) -> None:
+        """Enqueue it again as it is; write only what that changes.
 
-        A job that was cancelled, deleted or ended while it waited stays so.
+        A job that was cancelled, deleted or ended while it waited is not enqueued.
         """
         again = int(self.is_scheduled_again)
-        pipeline.eval(_PUT_BACK, 2, self.key, queue.key, self.id, written(self.note), self.ttl or 0, again)
+        pipeline.eval(_DEFER, 2, self.key, queue.key, self.id, written(self.envelope), self.ttl or 0, again)
 
-    def save_note(self) -> None:
-        self.connection.eval(_SET, 1, self.key, NOTE, written(self.note))
+    def save_envelope(self) -> None:
+        self.connection.eval(_SET, 1, self.key, ENVELOPE_FIELD, written(self.envelope))
 
-    def note_end(self, *, for_good: bool = False) -> None:
-        """This enqueueing of the job has come to its end; *for_good*: and RQ shall not start it again by itself.
+    def record_end(self, *, for_good: bool = False) -> None:
+        """Record that this enqueueing of the job has ended; *for_good*: RQ must not retry it either.
 
-        Written before the store is told: a second copy that finds the end there looks here whether it is its own.
+        Written before the store: a second copy that finds the end there checks here whether it is its own.
         """
         counted = ENDS if self.is_scheduled_again else ""
-        self.connection.eval(_NOTE_END, 1, self.key, ENDED, self.enqueueing, int(for_good), counted)
+        self.connection.eval(_RECORD_END, 1, self.key, ENDED, self.enqueueing, int(for_good), counted)
         if for_good:
             self.retries_left = 0
 
     @property
     def enqueueing(self) -> str:
-        """When it was enqueued, in µs; a job that is put back is of the same enqueueing as before."""
+        """When it was enqueued, in µs. A deferred job keeps its enqueueing."""
         moment: datetime | None = self.enqueued_at
         return self._enqueueing or ("0" if moment is None else str(round(moment.timestamp() * 1_000_000)))
 
     @property
     def made(self) -> str:
-        """When it was made, as its hash has it."""
+        """When it was created, as in its hash."""
         return "".join(filter(str.isdigit, utcformat(self.created_at)))
 
     @property
     def run_name(self) -> str:
-        """Tells apart the jobs that were given one id, also by queues that write no note."""
-        return self.note.run if self.note.made else self.made
+        """Distinguishes jobs that were given the same id, also by queues that write no envelope."""
+        return self.envelope.run if self.envelope.made else self.made
 
 
 def _imported(path: str) -> Any:
-    """The class of that name; None if there is none here."""
+    """The class with that path; None if it cannot be imported here."""
     try:
         return import_attribute(path)
     except (ImportError, AttributeError, ValueError):
@@ -163,77 +163,77 @@ def _imported(path: str) -> Any:
 
 
 def _is_rqs_own(method: Any) -> bool:
-    """Whether it is as RQ wrote it: a job class of the project's may have another, and tracers wrap it."""
+    """Whether the method is RQ's own: a project's job class may override it, and tracers wrap it."""
     function = getattr(method, "__func__", None)
     return type(function) is FunctionType and function.__code__.co_filename == rq.job.__file__
 
 
 def is_scheduled_again(job: Job) -> bool:
-    """Whether rq-scheduler enqueues this id time after time."""
+    """Whether rq-scheduler enqueues this id repeatedly."""
     meta = job.meta or {}
     return "interval" in meta or "cron_string" in meta
 
 
-def noted_class(base: Any) -> Any:
-    return base if issubclass(base, NotedJob) else _made_of(base)
+def guarded_job_class(base: Any) -> Any:
+    return base if issubclass(base, GuardedJob) else _made_of(base)
 
 
 @cache
 def _made_of(base: Any) -> Any:
-    return NotedJob if base is Job else type(f"Noted{base.__name__}", (NotedJob, base), {})
+    return GuardedJob if base is Job else type(f"Guarded{base.__name__}", (GuardedJob, base), {})
 
 
-def with_note(job: Any, note: Envelope) -> NotedJob:
-    """The very same object, with that note."""
-    job.__class__ = noted_class(type(job))
-    job.note = note._replace(made=job.made)
+def with_envelope(job: Any, envelope: Envelope) -> GuardedJob:
+    """The same object, as a `GuardedJob` with that envelope."""
+    job.__class__ = guarded_job_class(type(job))
+    job.envelope = envelope._replace(made=job.made)
     return job  # type: ignore[no-any-return]
 
 
-def noted(job: Job) -> NotedJob:
-    """The very same object, with the note that it has in Redis."""
-    if isinstance(job, NotedJob):
+def as_guarded_job(job: Job) -> GuardedJob:
+    """The same object, as a `GuardedJob` with its envelope from Redis."""
+    if isinstance(job, GuardedJob):
         return job
-    found: Any = job.connection.hget(job.key, NOTE)
-    made = with_note(job, Envelope())
-    made.read_note(found)
+    found: Any = job.connection.hget(job.key, ENVELOPE_FIELD)
+    made = with_envelope(job, Envelope())
+    made.read_envelope(found)
     return made
 
 
-# -- what travels until the job is made --------------------------------------------------------------------------------
+# -- until RQ has made the job -----------------------------------------------------------------------------------------
 
 _CARRIED = "taskguard:note"
 
 
-def carried(meta: Mapping[str, Any] | None, note: Envelope) -> dict[str, Any]:
-    """The meta of a call, and its note: RQ makes a job of all that it is given."""
-    return {**(meta or {}), _CARRIED: note}
+def carried(meta: Mapping[str, Any] | None, envelope: Envelope) -> dict[str, Any]:
+    """The meta of a call with its envelope: RQ passes it on to the job that it makes."""
+    return {**(meta or {}), _CARRIED: envelope}
 
 
-def note_carried_by(meta: Mapping[str, Any] | None) -> Envelope:
-    note = (meta or {}).get(_CARRIED)
-    return note if isinstance(note, Envelope) else Envelope()
+def envelope_carried_by(meta: Mapping[str, Any] | None) -> Envelope:
+    envelope = (meta or {}).get(_CARRIED)
+    return envelope if isinstance(envelope, Envelope) else Envelope()
 
 
 def put_down(job: Job) -> Job:
-    """The job that RQ has made, with the note that was carried by its meta."""
-    note = (job.meta or {}).pop(_CARRIED, None)
-    return job if note is None else with_note(job, note)
+    """The job that RQ made, with the envelope from its meta."""
+    envelope = (job.meta or {}).pop(_CARRIED, None)
+    return job if envelope is None else with_envelope(job, envelope)
 
 
 # -- scripts -----------------------------------------------------------------------------------------------------------
-# A field that is set on a job which was deleted meanwhile would leave a hash that nobody removes: so each of these
-# looks for the job's data first, in the same step.
+# Setting a field of a job that was deleted meanwhile would leave a hash that nothing removes. So each script first
+# checks that the job's data exists.
 
 _SET = """
 -- KEYS: the job. ARGV: field, value.
 if redis.call('HEXISTS', KEYS[1], 'data') == 1 then redis.call('HSET', KEYS[1], ARGV[1], ARGV[2]) end
 """
 
-_NOTE_END = """
--- KEYS: the job. ARGV: field, the enqueueing that has ended, 1 if no retries are left to it, field of the count if any.
+_RECORD_END = """
+-- KEYS: the job. ARGV: field, the enqueueing that has ended, 1 to remove its retries, field of the count if any.
 if redis.call('HEXISTS', KEYS[1], 'data') == 0 then return end
--- A parent that settles late for its dead horse does not take back the end of a later enqueueing.
+-- A parent that settles late for its dead horse must not overwrite the end of a later enqueueing.
 local known = redis.call('HGET', KEYS[1], ARGV[1]) or '0'
 if tonumber(ARGV[2]) > tonumber(known) then
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
@@ -246,11 +246,11 @@ if ARGV[3] == '1' and redis.call('HEXISTS', KEYS[1], 'retries_left') == 1 then
 end
 """
 
-_PUT_BACK = """
--- KEYS: the job, its queue. ARGV: its id, its note, its ttl, 1 if a scheduler enqueues this id time after time.
+_DEFER = """
+-- KEYS: the job, its queue. ARGV: its id, its envelope, its ttl, 1 if a scheduler enqueues this id repeatedly.
 local status = redis.call('HGET', KEYS[1], 'status')
 if redis.call('HEXISTS', KEYS[1], 'data') == 0 then
-  redis.call('DEL', KEYS[1])  -- what RQ's heartbeat has left of a deleted one
+  redis.call('DEL', KEYS[1])  -- what RQ's heartbeat left of a deleted job
   return 0
 end
 local ended = status == 'finished' or status == 'failed' or status == 'stopped'

@@ -1,4 +1,4 @@
-"""What taskguard keeps for one guarded function; and the guard of one connection."""
+"""One guarded function of RQ; and the guard of one connection."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from taskguard.errors import ConfigurationError, StoreError
 from taskguard.events import Listener
 from taskguard.fence import current_fence
 from taskguard.guard import Guard
-from taskguard.history import Kept, Recorder, check_kept
+from taskguard.history import HistoryOption, Recorder, check_history_option
 from taskguard.keys.maker import KeyMaker
 from taskguard.keys.signatures import fence_parameter, signature_of
 from taskguard.protocol.names import check_namespace
@@ -35,26 +35,26 @@ from taskguard.stores.redis import RedisStore
 from taskguard.stores.redis_wire import Lent
 
 BEGUN = "_taskguard_begun"
-"""On a job whose body runs: a call of the function within it is a call, and not the job."""
+"""An attribute of a job whose body runs: a call of the function inside that body is a direct call, not the job."""
 _GUARDS = "_taskguard_guards"
 _OWN = "own:"
-"""Before the namespace of a store that is the queue's own Redis: whoever has the job looks at that very server."""
+"""The prefix of a store name that means the queue's own Redis: every process that has the job uses that server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What belongs to the queue more than to the function; given to the decorator all the same."""
+    """Options of the decorator that concern the queue more than the function."""
 
     store: Store | str | None = None
-    """Where entries live; None: in the queue's own Redis, over its own connections."""
+    """Where entries live. None: in the queue's own Redis, over the queue's connections."""
     namespace: str = "taskguard"
     queued_for: float = 86400.0
-    """How long a queued entry waits for its worker, on top of the delay, never past the job's `ttl`."""
+    """Seconds that a queued entry waits for a worker, in addition to its delay, but not past the job's `ttl`."""
     on_store_error: Literal["retry", "fail", "run_unguarded"] = "retry"
     on_evicting_store: OnEvictingStore = "warn"
-    """What to do where the store's server removes entries when its memory is short."""
+    """What to do if the store's server evicts entries when its memory is full."""
     listeners: Sequence[Listener] = ()
-    history: Kept = True
+    history: HistoryOption = True
     """Whether decisions are kept in the store, for `taskguard explain`, `stats` and `watch`.
 
     "arguments": with the values of each call.
@@ -67,20 +67,21 @@ class Settings:
             )
         value = self.queued_for
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 10 * 365 * 86400:
-            raise ConfigurationError(f"queued_for={value!r} is no duration; write a number of seconds")
+            raise ConfigurationError(f"queued_for must be a positive number of seconds, not {value!r}")
         if not isinstance(self.listeners, (list, tuple)) or not all(map(callable, self.listeners)):
             raise ConfigurationError(f"listeners={self.listeners!r} must be a list of functions; write [function, …]")
         if not (self.store is None or isinstance(self.store, str) or callable(getattr(self.store, "claim", None))):
             raise ConfigurationError(f"store must be the URL of a store, or a store, not {self.store!r}")
         check_on_evicting_store("on_evicting_store", self.on_evicting_store)
-        check_kept("history", self.history)
+        check_history_option("history", self.history)
         check_namespace(self.namespace)
 
 
 class JobGuard(GuardedFunction):
-    """What a function was decorated with; `function.taskguard`."""
+    """The policy, settings and keys of a guarded function: `function.taskguard`."""
 
-    # Read when it is needed: a work horse imports the whole module anew for each job, and runs one function of it.
+    # Properties are computed on first use: a work horse imports the whole module for each job and runs one function of
+    # it.
 
     def __init__(
         self,
@@ -96,9 +97,9 @@ class JobGuard(GuardedFunction):
         self.name = f"{function.__module__}.{function.__qualname__}"
         self._options = options
         self._is_checked = is_checked
-        """By whoever imported the module elsewhere: a pair that cannot work was an error there."""
+        """The process that enqueued the job imported the module and raised on wrong options there."""
         self._is_named = is_named
-        """Guarded by its name alone: it knows nothing of a fence, and its parameters are its callers'."""
+        """Guarded by name only: it expects no fence, so all its parameters are its callers'."""
         self._queue = queue
         self._connection = connection
         self._store: Store | None = None
@@ -106,14 +107,14 @@ class JobGuard(GuardedFunction):
         self._identity = Identity()
 
     def check(self) -> None:
-        """Read all of it; ConfigurationError for what cannot work."""
-        _check_names(self._options)  # always: what nobody reads would be no error later on either
+        """Raise `ConfigurationError` for options that cannot work."""
+        _check_names(self._options)  # always: an unknown option would never raise later
         if not self._is_checked:
             _ = self.policy, self.settings, self.keys
 
     @property
     def is_named_in_payloads(self) -> bool:
-        # Elsewhere its key is made of its name already.
+        # Without a key space the name is already part of the key.
         return self.policy.key_space is not None
 
     @cached_property
@@ -127,51 +128,51 @@ class JobGuard(GuardedFunction):
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
-        """Options of RQ for each call that does not give its own."""
-        theirs = part_of(self._options, _RQ)
-        if "timeout" in theirs:  # as RQ's own decorator spells it
-            theirs["job_timeout"] = theirs.pop("timeout")
-        return theirs
+        """RQ's options for calls that do not give their own."""
+        rq_options = part_of(self._options, _RQ)
+        if "timeout" in rq_options:  # as RQ's own decorator spells it
+            rq_options["job_timeout"] = rq_options.pop("timeout")
+        return rq_options
 
     @cached_property
     def keys(self) -> KeyMaker:  # type: ignore[override]
-        # Celery names a task the same way: without the prefix the two would share keys where nobody said so.
+        # Celery names tasks the same way: without the prefix, both would share keys without `key_space`.
         signature = signature_of(self.function, skip=() if self._is_named else ("fence",))
         return self.policy.keys_for(signature, f"rq:{self.name}")
 
     @cached_property
     def fence_name(self) -> str | None:
-        """The parameter that is given the fence."""
-        # Reading a signature costs a work horse as much as a request to Redis; most functions can do without.
+        """The parameter that receives the fence."""
+        # In a work horse, reading a signature costs as much as a request to Redis; most functions do not need it.
         if self._is_named or not _may_want_fence(self.function):
             return None
         return fence_parameter(self.function)
 
     @property
     def destination(self) -> Queue:
-        """Where `function.enqueue` puts its jobs: that very queue, or one of RQ's own that names it."""
+        """Where `function.enqueue` puts its jobs: the given queue, or a plain RQ queue of that name."""
         if isinstance(self._queue, Queue):
             return self._queue
         if self._queue is None or self._connection is None:
             raise ConfigurationError(
-                f"{self.name} does not know where to put its jobs; write @singleton_task(queue=…, connection=…), or "
+                f"{self.name} has no queue; write @singleton_task(queue=…, connection=…), or "
                 "enqueue it with a GuardedQueue"
             )
         self._queue = Queue(self._queue, connection=self._connection)
         return self._queue
 
     def guard(self, connection: Redis, serializer: Any = DefaultSerializer) -> Guard:
-        """The guard for jobs of that connection, and whose results are written by that serializer."""
+        """The guard for jobs of that connection, with results in that serializer."""
         if connection.connection_pool.connection_kwargs.get("decode_responses"):
             raise ConfigurationError(
-                "RQ cannot read its jobs over a connection with decode_responses=True, so a twin could not be answered "
-                "with; give the queue a connection without it"
+                "RQ cannot read its jobs over a connection with decode_responses=True, so a duplicate could not "
+                "get the holder's job; give the queue a connection without it"
             )
         settings = self.settings
         return guard_on(connection, serializer, settings) if settings.store is None else self._guard(serializer)
 
     def _guard(self, serializer: Any) -> Guard:
-        """The guard on a store that is not the queue's."""
+        """The guard on a store other than the queue's Redis."""
         if id(serializer) not in self._guards:
             self._guards[id(serializer)] = _make_guard(
                 self._open_store(), serializer, self.settings, history=bool(self.settings.history)
@@ -187,9 +188,9 @@ class JobGuard(GuardedFunction):
         return self._store or store  # type: ignore[return-value]
 
     def named_by(self, queue: Queue) -> str:
-        """The class of the queue, if it is that which guards the function: it travels with each job.
+        """The class of the queue, if that class guards the function by name. It travels with each job.
 
-        A worker may not have been given it: pools of RQ give their workers plain queues (up to 2.12 at least).
+        A worker may not have it: RQ's worker pools give their workers plain queues (up to 2.12 at least).
         """
         return f"{type(queue).__module__}.{type(queue).__qualname__}" if self._is_named else ""
 
@@ -201,24 +202,24 @@ class JobGuard(GuardedFunction):
     def known_store_name(self) -> str:
         return _OWN + self.settings.namespace if self.settings.store is None else self._identity.known
 
-    def is_for_another_store(self, guard: Guard, note: Envelope, connection: Redis) -> bool:
-        """Whether the caller of the job has claimed it in another store than this process asks."""
-        if not note.store or (self.settings.store is None and note.store == self.store_name(guard, 0.0)):
+    def is_for_another_store(self, guard: Guard, envelope: Envelope, connection: Redis) -> bool:
+        """Whether the caller claimed the job in another store than this process uses."""
+        if not envelope.store or (self.settings.store is None and envelope.store == self.store_name(guard, 0.0)):
             return False
-        namespace = own_namespace(note.store)
+        namespace = own_namespace(envelope.store)
         if namespace is None:
-            return self._identity.is_other(guard, note.store, note.at)
-        theirs = replace(self.settings, store=None, namespace=namespace)
-        own = Identity().name(guard_on(connection, DefaultSerializer, theirs), guard.patience)
+            return self._identity.is_other(guard, envelope.store, envelope.at)
+        in_queue_redis = replace(self.settings, store=None, namespace=namespace)
+        own = Identity().name(guard_on(connection, DefaultSerializer, in_queue_redis), guard.patience)
         return own != self._identity.name(guard, guard.patience)
 
     def call(self, args: Any, kwargs: Any) -> Any:
-        """Call the function itself, with the fence where it wants one."""
+        """Call the function itself, with the fence if it takes one."""
         name = self.fence_name
         if name is None:
             return self.function(*args, **kwargs)
         if name in kwargs:
-            raise TypeError(f"{self.name}() is given {name!r} by the guard, not by its caller")
+            raise TypeError(f"{self.name}(): the guard passes {name!r}; leave it out of the call")
         fence = current_fence()
         if fence is not None:
             return self.function(*args, **kwargs, **{name: fence})
@@ -242,9 +243,9 @@ class JobGuard(GuardedFunction):
 
 
 def guard_on(connection: Redis, serializer: Any, settings: Settings = Settings()) -> Guard:  # noqa: B008 - it is frozen
-    """The guard whose store is the queue's own Redis. It is kept on the pool of connections, and shares its life.
+    """The guard whose store is the queue's own Redis. The connection pool keeps it, so it lives as long as the pool.
 
-    All functions of a connection have one guard, so that one thread renews for them.
+    All functions of a connection share one guard, so that one thread renews for them.
     """
     found = vars(connection.connection_pool).setdefault(_GUARDS, {})
     which = (
@@ -255,7 +256,7 @@ def guard_on(connection: Redis, serializer: Any, settings: Settings = Settings()
         settings.on_evicting_store,
     )
     if which not in found:
-        # A work horse has a connection already, for its one job: it opens no second one.
+        # A work horse already has a connection for its one job: the store shares it.
         store = RedisStore(Lent(connection.connection_pool, shares=True), namespace=settings.namespace)
         found[which] = made = _make_guard(store, serializer, settings, history=False)
         if settings.history:
@@ -265,17 +266,17 @@ def guard_on(connection: Redis, serializer: Any, settings: Settings = Settings()
 
 
 def warm(connection: Redis, serializer: Any) -> None:
-    """Make what every work horse needs, in the process that forks them."""
+    """Prepare what every work horse needs, in the process that forks them."""
     store = cast(RedisStore, guard_on(connection, serializer).store)
     Policy.trusted()
     _learn_version(connection)
     with suppress(StoreError):
-        store.wire.learn_silence()  # a horse then ends without waiting for its last words
-        store.eviction.learn(store.eviction_policy)  # and has nothing to ask before them
+        store.wire.learn_silence()  # then a horse does not wait for a reply to its last write
+        store.eviction.learn(store.eviction_policy)  # and does not ask for the eviction policy
 
 
 def _learn_version(connection: Redis) -> None:
-    """Newer redis-py looks its own version up on the disk for each new connection, and each horse makes one."""
+    """Newer redis-py reads its own version from disk for each new connection, and each horse makes one."""
     describe = getattr(redis, "DriverInfo", None)
     options = connection.connection_pool.connection_kwargs
     if describe is not None and not options.keys() & {"driver_info", "lib_name", "lib_version"}:
@@ -299,7 +300,7 @@ def _recorder_on(pool: redis.ConnectionPool, store: RedisStore, namespace: str) 
     call."""
     known = {name: pool.connection_kwargs.get(name) for name in ADDRESS}
     if known["host"] is None and known["path"] is None:
-        return Recorder(store.history)  # found by a sentinel, say
+        return Recorder(store.history)  # for example behind a Sentinel
     which = (pool.connection_class, namespace, *known.values())
     if which not in _recorders:
         _recorders[which] = Recorder(store.history)
@@ -317,7 +318,7 @@ _recorders: dict[tuple[Any, ...], Recorder] = {}
 
 
 def own_namespace(store_name: str) -> str | None:
-    """The namespace in the queue's own Redis; None if that is the name of another store."""
+    """The namespace in the queue's own Redis; None if the name is that of another store."""
     return store_name.removeprefix(_OWN) if store_name.startswith(_OWN) else None
 
 
@@ -330,12 +331,12 @@ def _may_want_fence(function: Any) -> bool:
         return True
     try:
         return "Fence" in str(function.__annotations__)
-    except NameError:  # since Python 3.14 they are evaluated here, and may name what only type checkers import
+    except NameError:  # Python 3.14 evaluates them here, and they may name imports of TYPE_CHECKING only
         return True
 
 
 def guard_of(function: Any) -> JobGuard | None:
-    """What the function was decorated with. One that is named by its path is looked up, and never imported here."""
+    """What the function was decorated with. A function given by its path is looked up, never imported."""
     if isinstance(function, str):
         function = _loaded(function)
     found = getattr(function, "taskguard", None)
@@ -343,7 +344,7 @@ def guard_of(function: Any) -> JobGuard | None:
 
 
 def guard_for(function: Any, queue: Any) -> JobGuard | None:
-    """What the function was decorated with; else what its queue's `taskguard_tasks` says of its name, if anything."""
+    """What the function was decorated with; else what its queue's `taskguard_tasks` has for its name, if anything."""
     if isinstance(function, str):
         function = _loaded(function)
     patterns = getattr(queue, "taskguard_tasks", None)
@@ -370,7 +371,7 @@ _by_name: dict[Any, tuple[Any, JobGuard]] = {}
 
 
 def _loaded(path: str) -> Any:
-    """What stands under that path in the modules that this process has loaded already."""
+    """The object with that path, in a module that this process has already loaded."""
     parts = path.split(".")
     for split in range(len(parts) - 1, 0, -1):
         found: Any = sys.modules.get(".".join(parts[:split]))

@@ -1,7 +1,7 @@
-"""`@singleton_task`: a function whose jobs happen once.
+"""`@singleton_task`: a function whose jobs run once.
 
-RQ stores a job's function by its name and finds it again in the worker: what it finds there is the guarded function, so
-that any worker guards it. That is why the decorated function must stand under its own name.
+RQ stores a job's function by name, and the worker imports it by that name. It finds the guarded function there, so any
+worker guards it. That is why the decorated function must be importable under its own name.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def singleton_task(
 ) -> Any:
     """Guard a function's jobs, and give it `enqueue`, `delay`, `enqueue_at` and `enqueue_in`.
 
-    Without a *queue* it is enqueued by a `GuardedQueue`, or by any other queue: then the worker claims. Options that
-    are not the guard's are RQ's own, for each call that does not give another.
+    Without *queue*, enqueue it with a `GuardedQueue`; with any other queue the worker claims the key. Other options are
+    RQ's own: defaults for calls that do not give them.
     """
     if function is not None and not callable(function):
         raise ConfigurationError(f"singleton_task takes a function, not {function!r}; give the queue as queue=")
@@ -47,7 +47,7 @@ def singleton_task(
         raise ConfigurationError(f"queue={queue!r} needs its connection; write @singleton_task(queue=…, connection=…)")
 
     def decorate(what: Any) -> Any:
-        # A work horse imports all this for one job, and does not judge it again.
+        # A work horse imports the module for one job and does not check the options again.
         is_checked = get_current_job() is not None
         if not is_checked:
             _check(what)
@@ -60,18 +60,17 @@ def singleton_task(
 
 def _check(what: Any) -> None:
     if not inspect.isfunction(what):
-        raise ConfigurationError(f"singleton_task takes a function, not {what!r}; RQ finds it again by its name")
+        raise ConfigurationError(f"singleton_task takes a function, not {what!r}; RQ imports it by its name")
     if isinstance(getattr(what, "taskguard", None), JobGuard):
         raise ConfigurationError("the function is guarded already; write all options in one @singleton_task(…)")
     if getattr(getattr(what, "delay", None), "__globals__", {}).get("__name__") == "rq.decorators":
         raise ConfigurationError(
-            "@singleton_task over RQ's @job would drop what @job was given; leave @job out, and write its queue, "
+            "@singleton_task over RQ's @job would ignore the options of @job; remove @job, and write its queue, "
             "connection and options in @singleton_task(queue=…, connection=…)"
         )
     if inspect.isgeneratorfunction(what) or inspect.isasyncgenfunction(what):
         raise ConfigurationError(
-            f"{what!r} only begins when it is called (it is a generator), so its end cannot be guarded; give a plain "
-            "function"
+            f"{what!r} is a generator: a call only starts it, so its end cannot be guarded; decorate a plain function"
         )
 
 
@@ -80,13 +79,13 @@ def _wrapped(function: Callable[..., Any], guarded: JobGuard) -> Any:
     def job(*args: Any, **kwargs: Any) -> Any:
         current = get_current_job()
         if current is None or not _is_of(current, guarded):
-            return guarded.call(args, kwargs)  # directly, perhaps by the body of another job
-        from taskguard.rq.delivery import deliver  # the worker's own code: who enqueues does not need it
+            return guarded.call(args, kwargs)  # a direct call, perhaps by the body of another job
+        from taskguard.rq.delivery import deliver  # only workers need this code
 
         return deliver(current, guarded, functools.partial(guarded.call, args, kwargs), args, kwargs)
 
     def queue() -> Any:
-        from taskguard.rq.queue import claiming  # a worker does not need it
+        from taskguard.rq.queue import claiming  # workers do not need it
 
         return claiming(guarded.destination)
 
@@ -110,17 +109,20 @@ def _wrapped(function: Callable[..., Any], guarded: JobGuard) -> Any:
 
 
 def _is_of(current: Any, guarded: JobGuard) -> bool:
-    """Whether the job that runs here is one of this function; and whether it has not begun already."""
+    """Whether the current job is one of this function, and its body has not started yet."""
     if getattr(current, BEGUN, False):
         return False
     if current.instance is None and current.func_name == guarded.name:
         return True
-    return getattr(current.func, "taskguard", None) is guarded  # a method, or enqueued by another name
+    return getattr(current.func, "taskguard", None) is guarded  # a method, or enqueued under another name
 
 
 def _without_fence(function: Callable[..., Any], name: str) -> inspect.Signature:
-    """The signature as callers see it: the fence is given by the guard."""
+    """The signature as callers see it: the guard passes the fence."""
     signature = read_signature(function)
     if signature.parameters[name].kind is inspect.Parameter.POSITIONAL_ONLY:
-        raise ConfigurationError(f"{function.__qualname__}: the parameter {name} is given by name; let it have one")
+        raise ConfigurationError(
+            f"{function.__qualname__}: the guard passes {name} by name, so it cannot be positional-only; "
+            "move it after the /"
+        )
     return signature.replace(parameters=[p for p in signature.parameters.values() if p.name != name])

@@ -1,4 +1,4 @@
-"""The envelope of a job, as it stands in a field of its own of the job's hash: `noted.py`."""
+"""The envelope of a job as JSON, in its own field of the job's hash: see `guarded_job.py`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from taskguard.engine.envelope import WIRE_NAMES, Envelope
 
 IDEMPOTENCY_KEY = "idempotency_key"
 NAMESPACE = "namespace"
-"""In the note of a slot: where its entry is, in the queue's own Redis."""
+"""In a slot of the envelope: the namespace of its entry in the queue's own Redis."""
 
 _FIELDS = [(name, WIRE_NAMES.get(name, name)) for name in Envelope._fields]
 
 
 def read(text: bytes | str | None) -> Envelope:
-    """What was written, by this version or another one."""
+    """Read an envelope that this or another version wrote."""
     if not text:
         return Envelope()
     facts = json.loads(text)

@@ -1,4 +1,4 @@
-"""What RQ says of the job in hand. The queue's own Redis may be away for a while: that is no other end of the job."""
+"""What RQ knows of a running job. An outage of the queue's Redis must not change how the job ends."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq.job import JobStatus
 
 from taskguard.protocol.store import How
-from taskguard.rq.guarded_job import NotedJob
+from taskguard.rq.guarded_job import GuardedJob
 from taskguard.runtime.backoff import pauses
 from taskguard.runtime.clocks import since_boot
 
 AWAY = (RedisConnectionError, RedisTimeoutError)
-"""What is raised while the queue's own Redis does not answer."""
+"""The errors that redis-py raises while the queue's own Redis is unavailable."""
 LEAST_PATIENCE = 10.0
-"""Seconds that it is asked at least."""
+"""The least number of seconds to retry."""
 
 _logger = logging.getLogger("taskguard")
 
 
-def status_of(job: NotedJob) -> str:
-    """Empty if the job was deleted."""
+def status_of(job: GuardedJob) -> str:
+    """The status in the job's hash; empty if the job was deleted."""
     status: Any = job.connection.hget(job.key, "status")
     return str((status or b"").decode())
 
 
-def is_ours(job: NotedJob, patience: float) -> bool:
-    """Whether the job is this worker's to defer: RQ has not given it to another one, and has not ended it."""
+def is_ours(job: GuardedJob, patience: float) -> bool:
+    """Whether this worker may defer the job: RQ has neither given it to another worker nor ended it."""
     found: Any = patiently(lambda: job.connection.hmget(job.key, "status", "worker_name"), patience)
     status, worker = [(value or b"").decode() for value in found]
     return job.worker_name != "sync" and bool(status == JobStatus.STARTED) and bool(worker == job.worker_name)
 
 
-def given_up(job: NotedJob) -> How | None:
+def given_up(job: GuardedJob) -> How | None:
     """How the job was ended while it waited, if it was."""
     try:
         status = status_of(job)
     except RedisError:
-        return None  # it is away for a moment
+        return None  # Redis is unavailable for a moment
     if status not in ("", JobStatus.CANCELED):
         return None
     _logger.info("%s[%s] was %s while it waited", job.func_name, job.id, status or "deleted")
@@ -51,7 +51,7 @@ def given_up(job: NotedJob) -> How | None:
 
 
 def patiently(verb: Callable[[], Any], patience: float) -> Any:
-    """Ask the queue's own Redis until it answers, for *patience* seconds."""
+    """Retry *verb* until the queue's own Redis answers, for *patience* seconds."""
     give_up = since_boot() + max(patience, LEAST_PATIENCE)
     for pause in pauses(longest=1.0):
         try:
@@ -60,4 +60,4 @@ def patiently(verb: Callable[[], Any], patience: float) -> Any:
             if since_boot() + pause > give_up:
                 raise
         time.sleep(pause)
-    raise AssertionError("pauses never end")
+    raise AssertionError("pauses() is infinite")

@@ -1,8 +1,8 @@
-"""How an outcome is kept: as JSON where that is exact, else in the queue's own serializer.
+"""How an outcome is stored: as JSON if that is exact, else in the queue's own serializer.
 
-RQ keeps results in the serializer of the queue, a pickle unless it was told otherwise; an outcome that JSON would
-change (a tuple, a date) is kept the same way. The form is that of the Celery integration, so that a job of either queue
-can be answered with the outcome of the other, where they share their keys.
+RQ stores results in the queue's serializer, pickle by default. An outcome that JSON would change (a tuple, a date) is
+stored the same way. The format is that of the Celery integration: if both queues share keys, a job of one can end with
+the outcome of the other.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class QueueOutcomes:
             return small_enough(self._kind + self._serializer.dumps(value))
         except NotKept:
             raise
-        except Exception as error:  # whatever a serializer raises
-            raise NotKept(f"the queue's serializer cannot write it ({error})") from error
+        except Exception as error:  # a serializer may raise anything
+            raise NotKept(f"the queue's serializer cannot serialize it ({error})") from error
 
     def decode(self, outcome: bytes) -> Any:
         if outcome.startswith(_JSON):
             return json.loads(outcome[len(_JSON) :])
         if outcome.startswith(self._kind):
             return self._serializer.loads(outcome[len(self._kind) :])
-        raise NotKept("it was kept in another serializer than that of this queue")
+        raise NotKept("it was stored by another serializer than this queue's")
 
     def encode_error(self, error: BaseException) -> bytes:
         kind = type(error)
@@ -56,7 +56,7 @@ class QueueOutcomes:
 
 
 def _is_plain(value: Any, depth: int = 0) -> bool:
-    """Whether JSON gives back the very same value."""
+    """Whether a round trip through JSON returns an equal value of the same type."""
     kind = type(value)
     if kind is float:
         return value == value and value not in (float("inf"), float("-inf"))

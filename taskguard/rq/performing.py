@@ -1,7 +1,7 @@
-"""A job in the hands of one of our workers, or of a queue that runs it at once: what runs is what guards its function.
+"""A job that a guarded worker, or a synchronous queue, runs: it calls the function through its guard.
 
-A plain worker calls the function itself. That is enough for a function that is decorated, and not for one that is
-guarded by its name, or that a schedule calls.
+A plain worker calls the function itself. That is enough for a decorated function, but not for one that is guarded by
+name or called by a schedule.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import Any
 
 from taskguard.fence import current_fence
 from taskguard.keys.signatures import fence_parameter
-from taskguard.rq.guarded_job import NotedJob, noted_class
+from taskguard.rq.guarded_job import GuardedJob, guarded_job_class
 from taskguard.rq.guarding import guard_of
 
 
-class PerformedJob(NotedJob):
+class PerformedJob(GuardedJob):
     def _execute(self) -> Any:
         own = guard_of(self.func)
         guarded = self.guard_at(self.queue_class) if own is None else own
-        if self.note.slot is None and guarded is own:
-            if own is None and self.note.key:
+        if self.envelope.slot is None and guarded is own:
+            if own is None and self.envelope.key:
                 from taskguard.rq.unguarded import let_run
 
                 let_run(self)
-            return super()._execute()  # which guards itself, if it is guarded
-        from taskguard.rq.delivery import deliver  # most jobs do without
+            return super()._execute()  # a decorated function guards itself
+        from taskguard.rq.delivery import deliver  # most jobs do not need it
 
         args = self.args if self.instance is None else (self.instance, *self.args)
         if guarded is None:
@@ -34,7 +34,7 @@ class PerformedJob(NotedJob):
         return deliver(self, guarded, lambda: guarded.call(args, self.kwargs), args, self.kwargs)
 
     def _call_plain(self) -> Any:
-        """A plain function that a schedule calls is given the fence of its slot, where it wants one."""
+        """Pass the fence of the slot to a plain function that a schedule calls, if it takes one."""
         name = _fence_wanted(self)
         if name is None:
             return super()._execute()
@@ -42,19 +42,19 @@ class PerformedJob(NotedJob):
 
 
 def performed(job: Any) -> Any:
-    """The very same job, ready to be run."""
+    """The same object, as a `PerformedJob`."""
     if not isinstance(job, PerformedJob):
-        job.__class__ = _performed_class(noted_class(type(job)))
+        job.__class__ = _performed_class(guarded_job_class(type(job)))
     return job
 
 
 @cache
 def _performed_class(base: Any) -> Any:
-    return PerformedJob if base is NotedJob else type(base.__name__, (PerformedJob, base), {})
+    return PerformedJob if base is GuardedJob else type(base.__name__, (PerformedJob, base), {})
 
 
-def _fence_wanted(job: NotedJob) -> str | None:
-    """The parameter of a plain function that is given the fence, unless its caller gives it."""
+def _fence_wanted(job: GuardedJob) -> str | None:
+    """The parameter of a plain function that receives the fence, unless its caller passes it."""
     function = job.func
     if not inspect.isfunction(function):
         return None

@@ -1,7 +1,7 @@
-"""How the job of a slot gets into its queue: once, whoever publishes it and however often.
+"""How the job of a slot gets into its queue: once, whichever schedulers publish it and however often.
 
-RQ writes over the record of an id that is enqueued again, also of a job that runs. So a record that is there is left
-alone, in the same step; and if only the id is missing in its queue, that alone is put there again.
+If an id is enqueued again, RQ overwrites its job, even a running one. So the publisher leaves an existing job alone, in
+the same transaction. If only the id is missing from the queue, it pushes just the id.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from taskguard.engine.drive import end_queued
 from taskguard.engine.envelope import Envelope
 from taskguard.guard import Guard
 from taskguard.protocol.store import Ending, Entry, How
-from taskguard.rq.guarded_job import NOTE, with_note
+from taskguard.rq.guarded_job import ENVELOPE_FIELD, with_envelope
 from taskguard.rq.job_metadata import NAMESPACE, written
 from taskguard.schedule.entry import Slot
 
@@ -32,7 +32,7 @@ _OVER: dict[str, How] = {
 }
 
 
-class Publisher:
+class SlotPublisher:
     def __init__(self, connection: Any, guard: Guard, namespace: str, republish_after: float) -> None:
         self._connection = connection
         self._guard = guard
@@ -40,7 +40,7 @@ class Publisher:
         self._republish_after = republish_after
 
     def publish(self, cron_job: CronJob, slot: Slot) -> None:
-        """Enqueue the job of the slot, if RQ has none; put its id into its queue again, if it should be there."""
+        """Enqueue the slot's job if RQ has none; push its id again if the queue has lost it."""
         key = Job.key_for(slot.job_id)
         while True:
             with self._connection.pipeline() as pipeline:
@@ -52,14 +52,14 @@ class Publisher:
                 try:
                     pipeline.execute()
                 except WatchError:
-                    continue  # another scheduler has it published, or a deleted job is gone only now
+                    continue  # another scheduler published it, or a deleted job has just disappeared
                 return
         self._enqueue_if_lost(cron_job.queue_name, slot)
         self.end_if_over(self._guard.store.get(slot.run_key), slot.keep_for)
 
     def end_if_over(self, run: Entry | None, keep_for: float) -> None:
-        """A run that is queued, of a job that RQ will not start: it was cancelled or deleted, or a worker that knows
-        nothing of slots has run it."""
+        """End a queued run whose job RQ will not start: it was cancelled or deleted, or a plain worker, which does not
+        know slots, has run it."""
         if run is None or run.state != "queued" or run.remaining <= 0 or not run.copies:
             return
         how = self._how_it_ended(run.owner)
@@ -72,12 +72,12 @@ class Publisher:
         return "expired" if data is None else _OVER.get((status or b"").decode())
 
     def _enqueue(self, cron_job: CronJob, slot: Slot, pipeline: Any) -> None:
-        note = Envelope(slot={**slot.note().as_dict(), NAMESPACE: self._namespace})
+        envelope = Envelope(slot={**slot.note().as_dict(), NAMESPACE: self._namespace})
         queue = Queue(cron_job.queue_name, connection=self._connection)
         options = {**cron_job.job_options, "job_id": slot.job_id, "pipeline": pipeline}
         function: Any = cron_job.func
         job = queue.enqueue(function, *cron_job.args, **cron_job.kwargs, **options)
-        pipeline.hset(job.key, NOTE, written(with_note(job, note).note))
+        pipeline.hset(job.key, ENVELOPE_FIELD, written(with_envelope(job, envelope).envelope))
         _remember(cron_job, job, pipeline)
 
     def _enqueue_if_lost(self, queue_name: str, slot: Slot) -> None:
@@ -85,7 +85,7 @@ class Publisher:
         if self._connection.lpos(queue.intermediate_queue_key, slot.job_id) is not None:
             taken = queue.intermediate_queue
             if taken.set_first_seen(slot.job_id):
-                return  # by a worker, perhaps a moment ago
+                return  # a worker took it, perhaps a moment ago
             since = taken.get_first_seen(slot.job_id)
             if since is None or now() - since < timedelta(seconds=self._republish_after):
                 return
@@ -93,15 +93,15 @@ class Publisher:
 
 
 def _remember(cron_job: CronJob, job: Job, pipeline: Any) -> None:
-    """In RQ's own list of the jobs that a cron job has had, which it keeps since 2.11."""
+    """Add the job to RQ's own history of the cron job, which exists since RQ 2.11."""
     key = getattr(cron_job, "job_history_key", None)
     if key is None or job.enqueued_at is None:
         return
-    at, theirs = job.enqueued_at.timestamp(), cast(Any, rq.cron)
+    at, rq_cron = job.enqueued_at.timestamp(), cast(Any, rq.cron)
     pipeline.zadd(key, {job.id: at})
-    pipeline.zremrangebyrank(key, 0, -(theirs.DEFAULT_CRON_JOB_HISTORY_LIMIT + 1))
-    pipeline.expire(key, theirs.DEFAULT_CRON_JOB_HISTORY_TTL)
-    theirs.cron_job_registry.add(cron_job.name, pipeline, enqueue_timestamp=at)
+    pipeline.zremrangebyrank(key, 0, -(rq_cron.DEFAULT_CRON_JOB_HISTORY_LIMIT + 1))
+    pipeline.expire(key, rq_cron.DEFAULT_CRON_JOB_HISTORY_TTL)
+    rq_cron.cron_job_registry.add(cron_job.name, pipeline, enqueue_timestamp=at)
 
 
 _ENQUEUE_IF_LOST = """

@@ -1,4 +1,4 @@
-"""A queue that claims before it enqueues. Functions that are not guarded are enqueued as by any other queue."""
+"""A queue that claims before it enqueues. It enqueues unguarded functions like any other queue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rq.job import Job, JobStatus
 from taskguard.engine.envelope import Envelope
 from taskguard.errors import ConfigurationError
 from taskguard.rq.admission import Admission
-from taskguard.rq.guarded_job import NotedJob, carried, note_carried_by, put_down, with_note
+from taskguard.rq.guarded_job import GuardedJob, carried, envelope_carried_by, put_down, with_envelope
 from taskguard.rq.guarding import guard_for, guard_of
 from taskguard.rq.internals import QUEUES, require_names
 from taskguard.rq.job_metadata import IDEMPOTENCY_KEY
@@ -27,13 +27,13 @@ from taskguard.runtime.switch import is_off
 require_names(QUEUES)
 
 _pending: weakref.WeakKeyDictionary[Any, tuple[Any, dict[str, Job | None]]] = weakref.WeakKeyDictionary()
-"""What was claimed and waits for a caller's pipeline to be executed: RQ cannot know of it yet."""
+"""Claimed jobs whose caller has not executed its pipeline: RQ does not know them yet."""
 
 
 def _pending_in(pipeline: Any) -> dict[str, Job | None]:
     if pipeline is None:
         return {}
-    # Executed or reset, a pipeline begins a new list of commands: then RQ has them, or will never get them.
+    # An executed or reset pipeline starts a new list of commands: RQ has the old ones, or will never get them.
     commands = getattr(pipeline, "command_stack", None)
     known, waiting = _pending.get(pipeline, (None, {}))
     if known is not commands or not commands:
@@ -46,14 +46,14 @@ class GuardedQueue(Queue):
     """Drop-in for `rq.Queue`."""
 
     taskguard_tasks: Mapping[str, Mapping[str, Any]] = {}
-    """Options by a pattern of function names: guards functions without a change to their code. For a class of your own,
-    given to the workers too: `rq worker --queue-class … --worker-class taskguard.rq.GuardedWorker`."""
+    """Options by pattern of function names: guards functions without changing their code. Set it on your own class and
+    give that class to the workers too: `rq worker --queue-class … --worker-class taskguard.rq.GuardedWorker`."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         if "commit_mode" in options and not _knows_commit_modes(type(self)):
-            # RQ's own class takes any option, and leaves it unread: jobs would outlive a transaction that fails.
+            # RQ's own class accepts and ignores any option: jobs would outlive a transaction that rolls back.
             raise ConfigurationError(
-                f"{type(self).__name__} knows no commit_mode; for django-rq write "
+                f"{type(self).__name__} does not support commit_mode; for django-rq write "
                 'QUEUE_CLASS = "taskguard.rq.django.GuardedDjangoQueue", or derive your class from that one'
             )
         super().__init__(*args, **options)
@@ -63,8 +63,8 @@ class GuardedQueue(Queue):
         job = put_down(super().create_job(func, *args, **kwargs))
         return job if self.is_async else performed(job)
 
-    # What these enqueue is new. A retry, a repetition and a dependent whose turn has come go through
-    # `_enqueue_job`, and have their entry already.
+    # These methods enqueue new calls. A retry, a repetition and a dependent that may start go through `_enqueue_job`,
+    # and already have their entry.
 
     def enqueue(self, f: Any, *args: Any, **kwargs: Any) -> Any:
         return super().enqueue(f, *args, **self._with_idempotency_key(f, kwargs))
@@ -82,7 +82,7 @@ class GuardedQueue(Queue):
         answer = admission.ask()
         if answer is not None:
             return answer
-        with_note(job, admission.note)
+        with_envelope(job, admission.envelope)
         try:
             return admission.enqueued(super().enqueue_job(job, pipeline=pipeline, at_front=at_front, **options))
         except BaseException:
@@ -99,7 +99,7 @@ class GuardedQueue(Queue):
         answer = admission.ask()
         if answer is not None:
             return answer
-        with_note(job, admission.note)
+        with_envelope(job, admission.envelope)
         try:
             return admission.enqueued(super().schedule_job(job, datetime, pipeline=pipeline, **options))
         except BaseException:
@@ -121,7 +121,7 @@ class GuardedQueue(Queue):
                 data = self._named(data, waiting, admissions)
                 answer = admissions[data.job_id].ask() if data.job_id in admissions else None
                 if answer is None:
-                    accepted.append(self._noted(data, admissions.get(data.job_id)))
+                    accepted.append(self._with_envelope(data, admissions.get(data.job_id)))
                 answers.append(data.job_id if answer is None else answer)
             enqueued = {job.id: job for job in super().enqueue_many(accepted, pipeline=pipeline, **options)}
         except BaseException:
@@ -134,7 +134,7 @@ class GuardedQueue(Queue):
         return [self._answer(answer, enqueued) for answer in answers]
 
     def _with_idempotency_key(self, function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """A guarded function's caller can give its own key; it travels in the meta until the job is made."""
+        """Move the caller's own key of a guarded function into the meta, until RQ has made the job."""
         if IDEMPOTENCY_KEY not in kwargs:
             return kwargs
         found = guard_for(function, self)
@@ -149,9 +149,9 @@ class GuardedQueue(Queue):
         if is_off():
             return None
         is_named = job._id is not None
-        note = job.note if isinstance(job, NotedJob) else Envelope()  # of any other job nothing is known
-        if job.enqueued_at is not None or note.key:
-            return None  # it was enqueued before, or scheduled, so it is no new call
+        envelope = job.envelope if isinstance(job, GuardedJob) else Envelope()  # another job class has no envelope
+        if job.enqueued_at is not None or envelope.key:
+            return None  # it was enqueued or scheduled before, so it is not a new call
         function = job.func_name if job.instance is None else getattr(job.instance, str(job.func_name), None)
         guarded = guard_for(function, self)
         if guarded is None:
@@ -163,7 +163,7 @@ class GuardedQueue(Queue):
             is_named=is_named,
             args=tuple(job.args) if job.instance is None else (job.instance, *job.args),
             kwargs=job.kwargs,
-            idempotency_key=note.idempotency_key,
+            idempotency_key=envelope.idempotency_key,
             repeats=job.repeats_left,
             ttl=job.ttl,
             delay=delay,
@@ -171,7 +171,7 @@ class GuardedQueue(Queue):
         )
 
     def _named(self, data: Any, pending: dict[str, Job | None], admissions: dict[str, Admission]) -> Any:
-        """The call with an id; and its admission, if its function is guarded."""
+        """The call with an id. If its function is guarded, add its admission."""
         is_named = data.job_id is not None
         data = data._replace(job_id=data.job_id or str(uuid4()))
         guarded = guard_for(data.func, self)
@@ -186,7 +186,7 @@ class GuardedQueue(Queue):
             is_named=is_named,
             args=(data.func.__self__, *args) if ismethod(data.func) else args,
             kwargs=data.kwargs or {},
-            idempotency_key=note_carried_by(data.meta).idempotency_key,
+            idempotency_key=envelope_carried_by(data.meta).idempotency_key,
             repeats=data.repeat.times if data.repeat else None,
             ttl=data.ttl,
             delay=0.0,
@@ -194,11 +194,11 @@ class GuardedQueue(Queue):
         )
         return data
 
-    def _noted(self, data: Any, admission: Admission | None) -> Any:
-        return data if admission is None else data._replace(meta=carried(data.meta, admission.note))
+    def _with_envelope(self, data: Any, admission: Admission | None) -> Any:
+        return data if admission is None else data._replace(meta=carried(data.meta, admission.envelope))
 
     def _answer(self, answer: Any, enqueued: dict[str, Job]) -> Any:
-        """The job that a call of many is answered with; a duplicate of another one among them gets that very job."""
+        """The job for one call of `enqueue_many`. A duplicate of another call in it gets that call's job."""
         if isinstance(answer, str):
             return enqueued[answer]
         if answer.id in enqueued and answer is not enqueued[answer.id]:
@@ -214,13 +214,13 @@ def _guarded_class(base: Any) -> type[Queue]:
 
 
 def claiming(queue: Queue) -> Queue:
-    """The same queue, claiming before it enqueues."""
+    """The same queue, but one that claims before it enqueues."""
     if isinstance(queue, GuardedQueue):
         return queue
     base: Any = type(queue)
-    twin = copy.copy(queue)
-    twin.__class__ = _guarded_class(base)
-    return twin
+    guarded = copy.copy(queue)
+    guarded.__class__ = _guarded_class(base)
+    return guarded
 
 
 def _knows_commit_modes(kind: type) -> bool:
@@ -228,21 +228,21 @@ def _knows_commit_modes(kind: type) -> bool:
 
 
 def _is_known(job: Job) -> bool:
-    """Whether it has its place already: one that was scheduled, or deferred, and is enqueued at once now."""
+    """Whether it already has its queue entry: it was scheduled, or depended on others, and is enqueued now."""
     return job.get_status(refresh=False) in (JobStatus.SCHEDULED, JobStatus.DEFERRED)
 
 
 def _has_no_id(job: Job) -> bool:
-    """Whoever asks a job for its id makes one up: then RQ no longer sees that a unique job needs one."""
+    """Whether the caller gave no id. Reading `job.id` creates one, and then RQ accepts a unique job without it."""
     return job._id is None
 
 
 def _check(function: Any) -> None:
-    """The worker finds the function by its name: what it finds must be the guarded one."""
+    """Raise unless a worker, which imports the function by name, would find the guarded one."""
     guarded = guard_of(function)
     if guarded is not None and guard_of(guarded.name) is not guarded:
         raise ConfigurationError(
-            f"a worker looks for {guarded.name} by that name, and would find something else than the guarded function; "
+            f"a worker that imports {guarded.name} would not find the guarded function; "
             "put the decorator where the function is defined, in a module"
         )
 

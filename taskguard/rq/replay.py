@@ -1,4 +1,4 @@
-"""What a delivery answers whose work had ended before: the same end, as RQ would have told it."""
+"""Replays the end of work that had ended before this delivery, as RQ would report it."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ LOOK_FOR = 1.0
 """Seconds that a second copy waits here for the end of the first, before it is deferred."""
 
 
-class NothingToTell(Exception):  # noqa: N818 - no error: this delivery ends, and the job is another one's
+class NothingToReport(Exception):  # noqa: N818 - no error: this delivery ends, and the job is another one's
     """A guarded worker ends this execution and writes nothing to the job."""
 
 
-def replay(it: RQDelivery, done: Completed) -> Any:
-    if not it.claims.is_this_job(done.owner) and (done.how == "failed" or it.job.is_scheduled_again):
-        it.note_end()  # it has its receipt, so what is enqueued from now on is another occurrence
-    if it.has_our_worker and it.claims.is_this_job(done.owner) and _is_being_answered(it):
-        return it.defer(it.machine.envelope, "itself", 0.0)
+def replay(delivery: RQDelivery, done: Completed) -> Any:
+    if not delivery.claims.is_this_job(done.owner) and (done.how == "failed" or delivery.job.is_scheduled_again):
+        delivery.record_end()  # it has its receipt, so what is enqueued from now on is another occurrence
+    if delivery.has_our_worker and delivery.claims.is_this_job(done.owner) and _is_being_answered(delivery):
+        return delivery.defer(delivery.machine.envelope, "itself", 0.0)
     if done.how == "succeeded":
-        return _value_of(it, done)
+        return _value_of(delivery, done)
     words = f"it was {done.how}"
     if done.outcome is not None:
         with suppress(NotKept):
-            words = it.guards[-1].outcomes.decode_error(done.outcome)
-    it.forget_waiting()
+            words = delivery.guards[-1].outcomes.decode_error(done.outcome)
+    delivery.forget_waiting()
     raise EarlierFailureError(done.key, shown(done.owner), words)
 
 
-def _is_being_answered(it: RQDelivery) -> bool:
+def _is_being_answered(delivery: RQDelivery) -> bool:
     """Whether another delivery of this very job, which ran the body, has yet to write its end down in RQ.
 
     It calls the callbacks first. Its worker renews its execution meanwhile; once nobody does, this delivery answers.
-    Raises NothingToTell if the end is there.
+    Raises NothingToReport if the end is there.
     """
     give_up = since_boot() + LOOK_FOR
     for pause in pauses():
-        status = status_of(it.job)
+        status = status_of(delivery.job)
         if status in (JobStatus.FINISHED, JobStatus.FAILED):
-            raise NothingToTell(f"it is a second copy, and the job is {status}")
-        key, now = it.job.execution_registry.key, time.time()
-        alive: Any = it.job.connection.zrangebyscore(key, now, "+inf")
-        if not any(name.decode() != it.attempt for name in alive):
+            raise NothingToReport(f"it is a second copy, and the job is {status}")
+        key, now = delivery.job.execution_registry.key, time.time()
+        alive: Any = delivery.job.connection.zrangebyscore(key, now, "+inf")
+        if not any(name.decode() != delivery.attempt for name in alive):
             return False
         if since_boot() > give_up:
             return True
@@ -64,17 +64,21 @@ def _is_being_answered(it: RQDelivery) -> bool:
     raise AssertionError("pauses never end")
 
 
-def _value_of(it: RQDelivery, done: Completed) -> Any:
+def _value_of(delivery: RQDelivery, done: Completed) -> Any:
     problem = "it was too large, or could not be written down"
     if done.outcome is not None:
         try:
-            return it.guards[-1].outcomes.decode(done.outcome)
+            return delivery.guards[-1].outcomes.decode(done.outcome)
         except NotKept as error:
             problem = str(error)
-    if it.job.result_ttl == 0:
+    if delivery.job.result_ttl == 0:
         return None
-    twin = Job(job_id_of(done.twin or done.owner) or "-", connection=it.job.connection, serializer=it.job.serializer)
-    found = twin.latest_result()
+    holder_job = Job(
+        job_id_of(done.twin or done.owner) or "-",
+        connection=delivery.job.connection,
+        serializer=delivery.job.serializer,
+    )
+    found = holder_job.latest_result()
     if found is not None and found.type == found.Type.SUCCESSFUL:
         return found.return_value
     raise OutcomeNotKeptError(done.key, shown(done.owner), problem)

@@ -1,4 +1,4 @@
-"""The handle of work that was done before: what RQ no longer has, the guard remembers."""
+"""The handle of work that was done before, and that RQ no longer has: the guard's store has its outcome."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from taskguard.rq.owner import shown
 
 
 class StoredJob(Job):
-    """A job that has ended and is not in Redis any more; it can be asked how it ended, and with what."""
+    """A job that has ended and is no longer in RQ's Redis. It knows its status, its result and its error."""
 
     @classmethod
     def of(cls, done: Completed, outcomes: Outcomes, connection: Any, serializer: Any) -> StoredJob:
@@ -47,4 +47,4 @@ class StoredJob(Job):
         try:
             return self._outcomes.decode_error(self._done.outcome)
         except NotKept:
-            return "what it failed with was not kept"
+            return "the error was not stored"

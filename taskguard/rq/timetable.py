@@ -1,7 +1,7 @@
-"""A line of RQ's cron, as an entry of the timetable that all schedulers share.
+"""A cron job of RQ as an entry of the timetable that all schedulers share.
 
-RQ names a cron job after its function, and several may share a name. So what an entry is told apart by is all that it
-says: function, arguments, queue and schedule.
+RQ names a cron job after its function, and several may share a name. So the identity of an entry is its function,
+arguments, queue and schedule.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from taskguard.schedule.boundaries import EPOCH, Asked, Interval, Schedule
 from taskguard.schedule.entry import ScheduledEntry, Timing
 
 OPTIONS = "taskguard"
-"""Where in the meta of a cron job the options stand that RQ does not know."""
+"""The key in a cron job's meta that holds taskguard's options."""
 _KNOWN = frozenset({"overlap", "catch_up", "catch_up_window", "anchor"})
 _SECOND = timedelta(seconds=1)
 _RANDOM = re.compile(r"(^|[\s,])r($|[\s,/(])", re.IGNORECASE)
 
 
 def entry_of(job: CronJob, default: Timing) -> ScheduledEntry:
-    """The entry of a cron job. Its options are taken out of the meta that its jobs are enqueued with."""
+    """The entry of a cron job. Removes taskguard's options from the meta of its jobs."""
     meta = dict(job.job_options.get("meta") or {})
     options = meta.pop(OPTIONS, None) or {}
     unknown = set(options) - _KNOWN
@@ -41,7 +41,7 @@ def entry_of(job: CronJob, default: Timing) -> ScheduledEntry:
             job.job_options["meta"] = meta
     schedule = schedule_of(job, options.get("anchor"))
     return ScheduledEntry(
-        name=getattr(job, "name", "") or job.func_name,  # RQ 2.8 knows no names
+        name=getattr(job, "name", "") or job.func_name,  # RQ 2.8 has no names
         schedule=schedule,
         identity=f"rq {job.func_name} {_arguments(job)} {job.queue_name} {schedule.spec}",
         timing=Timing.of(options, default),
@@ -53,15 +53,17 @@ def schedule_of(job: CronJob, anchor: datetime | None = None) -> Schedule:
     if job.cron is None:
         return Interval(float(job.interval or 0), anchor or EPOCH)
     if anchor is not None:
-        raise ConfigurationError(f"{job.func_name}: anchor= goes with interval=; {job.cron!r} says itself when")
+        raise ConfigurationError(
+            f"{job.func_name}: anchor= needs interval=, but this job has cron={job.cron!r}; leave anchor= out"
+        )
     return by_croniter(job.cron)
 
 
 def by_croniter(expression: str) -> Schedule:
-    """The boundaries that RQ itself would find, in UTC: whatever croniter can read means what croniter says."""
+    """The boundaries that RQ itself would find, in UTC, since both use croniter."""
     if _RANDOM.search(expression):
         raise ConfigurationError(
-            f"{expression!r} leaves it to chance when it is due, and schedulers must agree; write the time itself"
+            f"{expression!r} is random, and schedulers must agree on when it is due; write the time itself"
         )
 
     def later_than(moment: datetime) -> datetime | None:
@@ -92,5 +94,5 @@ def _arguments(job: CronJob) -> str:
 def _pickled(job: CronJob) -> bytes:
     try:
         return pickle.dumps((job.args, sorted(job.kwargs.items())), protocol=4)
-    except Exception as error:  # whatever an object does when it is pickled: its job could not be enqueued either
-        raise ConfigurationError(f"{job.func_name}: its arguments cannot be written down ({error})") from error
+    except Exception as error:  # pickling may raise anything: the job could not be enqueued either
+        raise ConfigurationError(f"{job.func_name}: its arguments cannot be pickled ({error})") from error

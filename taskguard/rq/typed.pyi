@@ -11,7 +11,7 @@ from rq.job import Job
 from taskguard.engine.call_info import CallInfo
 from taskguard.events import Listener
 from taskguard.fence import Fence
-from taskguard.history import Kept
+from taskguard.history import HistoryOption
 from taskguard.keys.choice import By
 from taskguard.protocol.policy import Done, Hold, Lost
 from taskguard.protocol.store import Store
@@ -147,6 +147,6 @@ def singleton_task(
     on_store_error: Literal["retry", "fail", "run_unguarded"] = "retry",
     on_evicting_store: OnEvictingStore = "warn",
     listeners: Sequence[Listener] = (),
-    history: Kept = True,
+    history: HistoryOption = True,
     **options: Any,
 ) -> Decorator: ...

@@ -1,4 +1,4 @@
-"""A job that its caller has claimed, at a worker where nothing guards its function any more."""
+"""A job that its caller claimed, in a worker where nothing guards its function any more."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from taskguard.rq.owner import owner_of
 from taskguard.runtime.switch import is_off
 
 if TYPE_CHECKING:
-    from taskguard.rq.guarded_job import NotedJob
+    from taskguard.rq.guarded_job import GuardedJob
 
 _logger = logging.getLogger("taskguard")
 
 
-def let_run(job: NotedJob) -> None:
-    """Say so, and free the place in the queue that nobody will adopt: its entry would last for a day."""
+def let_run(job: GuardedJob) -> None:
+    """Log that, and release the queue entry, which no worker will adopt: it would last for a day."""
     if is_off():
         return
-    note, why = job.note, "the function is not guarded here"
-    if note.queue_class:
-        why = f"{note.queue_class}, which guards it by name, cannot be imported here or does not name it any more"
-    _logger.warning("%s[%s] runs unguarded: its caller claimed %s; %s", job.func_name, job.id, note.key, why)
-    namespace = own_namespace(note.store)
+    envelope, why = job.envelope, "the function is not guarded here"
+    if envelope.queue_class:
+        why = f"{envelope.queue_class}, which guards it by name, cannot be imported here or does not name it any more"
+    _logger.warning("%s[%s] runs unguarded: its caller claimed %s; %s", job.func_name, job.id, envelope.key, why)
+    namespace = own_namespace(envelope.store)
     if namespace is None:
-        return  # in a store that this worker has not been told of
+        return  # the entry is in a store that this worker does not know
     guard = guard_on(job.connection, job.serializer, Settings(namespace=namespace))
-    policy, owner = Policy.trusted(), owner_of(job.id, job.repeats_left, note.run)
+    policy, owner = Policy.trusted(), owner_of(job.id, job.repeats_left, envelope.run)
     with suppress(StoreError):
-        for name in queue_entries_of(note.key):
+        for name in queue_entries_of(envelope.key):
             end_queued(guard, name, owner, Ending(keep_for=policy.keep))

@@ -1,9 +1,9 @@
-"""A worker that settles for a work horse that is gone, and is silent where a run was replaced.
+"""A worker that settles the jobs of its dead work horses, and keeps a superseded run from writing to its job.
 
-Any worker runs guarded jobs. This one adds what only the process around the horse can do: the key of a job whose horse
-was killed or stopped is settled at once, by the attempt that died, and not when its lease runs out; and a run that lost
-its lease, or a leftover copy of a job that has ended, writes nothing to the job. And it looks for jobs of workers that
-died, sooner than RQ does: see `abandoned.py`.
+Any worker runs guarded jobs. This one adds what only the horse's parent process can do. If a horse is killed or
+stopped, the worker settles the key at once, by the attempt that died; otherwise the key is free only when the lease
+expires. A run that lost its lease, or a leftover copy of an ended job, writes nothing to the job. And the worker finds
+jobs of dead workers sooner than RQ does: see `abandoned.py`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from rq.utils import ensure_job_list, now
 from rq.worker import BaseWorker
 
 from taskguard.history import flush_all
-from taskguard.rq import singleton_task  # noqa: F401 - so that no work horse has to import it
+from taskguard.rq import singleton_task  # noqa: F401 - so that no work horse must import it
 from taskguard.rq.abandoned import EVERY as LOOKS_EVERY
 from taskguard.rq.abandoned import find_abandoned
 from taskguard.rq.delivery import ATTEMPT  # nor this
-from taskguard.rq.guarded_job import PutBack, is_scheduled_again, noted, noted_class
+from taskguard.rq.guarded_job import Deferral, as_guarded_job, guarded_job_class, is_scheduled_again
 from taskguard.rq.guarding import warm
 from taskguard.rq.internals import WORKERS, require_names
 from taskguard.rq.performing import performed
-from taskguard.rq.replay import NothingToTell
+from taskguard.rq.replay import NothingToReport
 from taskguard.rq.settle import defer_if_stuck, settle_for
 from taskguard.runtime.health_file import HealthFile
 from taskguard.runtime.switch import is_off
@@ -40,7 +40,7 @@ from taskguard.runtime.switch import is_off
 require_names(WORKERS)
 
 SETTLE_WITHIN = 60
-"""Seconds after which a settlement is given up; then the lease runs out by itself."""
+"""Seconds after which the worker gives up a settlement; then the lease expires."""
 
 _CLEANS_UP_THE_ONE_IT_IS_GIVEN = "execution" in inspect.signature(BaseWorker.cleanup_execution).parameters
 """Else the worker's only one. RQ's next major release tells methods which execution they are about."""
@@ -53,20 +53,20 @@ class GuardedWorkerMixin(BaseWorker):
 
     _is_warm = False
     _looks_at = 0.0
-    """When it next looks for jobs of workers that died, by the monotonic clock."""
+    """When to check next for jobs of dead workers, by the monotonic clock."""
     _performs = False
-    """Whether a body runs in this very process, or has just ended there."""
+    """Whether a body runs in this process, or has just ended here."""
 
     def __init__(self, queues: Any, *args: Any, **kwargs: Any) -> None:
-        # Whoever makes a worker names RQ's own class of queues where nobody named another one: the command `rq worker`,
-        # and pools always. What the worker's class says itself counts more than that.
+        # `rq worker` passes RQ's own queue class if the user chose none, and worker pools always do. The `queue_class`
+        # of this worker's class takes precedence over that.
         own = type(self).queue_class
         if own is not Queue and kwargs.get("queue_class") is Queue:
             kwargs["queue_class"] = own
             queues = [_as(own, queue) for queue in ensure_job_list(queues)]
         super().__init__(queues, *args, **kwargs)
         self._health = HealthFile.of("worker")
-        self.job_class = noted_class(self.job_class)  # read with its note: that costs no question of its own
+        self.job_class = guarded_job_class(self.job_class)  # read with its note: that costs no question of its own
 
     # -- where the body runs -----------------------------------------------------------------------------------------
 
@@ -90,58 +90,58 @@ class GuardedWorkerMixin(BaseWorker):
         # The id of the execution is known here and in the parent, and nowhere else: it is the attempt.
         execution = args[0] if args else kwargs.get("execution", self.execution)
         setattr(job, ATTEMPT, execution.id if execution else "")
-        performed(noted(job)).queue_class = type(queue)
+        performed(as_guarded_job(job)).queue_class = type(queue)
         self._performs = True
         try:
             if not is_off() and _is_leftover(job, queue):
                 self._leave_intermediate_queue(job)
-                raise NothingToTell(f"it is a leftover copy, the job is {job.get_status(refresh=False).value}")
+                raise NothingToReport(f"it is a leftover copy, the job is {job.get_status(refresh=False).value}")
             return bool(super().perform_job(job, queue, *args, **kwargs))
-        except NothingToTell as reason:
+        except NothingToReport as reason:
             self._end_execution(job, execution, reason)
             return True
         finally:
             self._performs = False
 
     def _leave_intermediate_queue(self, job: Job) -> None:
-        """As RQ does when it starts a job; what stays there is taken for stuck, and failed."""
+        """As RQ does when it starts a job: it would treat a job that stays there as stuck and fail it."""
         if len(self.queues) == 1:
             self.connection.lrem(Queue(job.origin, connection=self.connection).intermediate_queue_key, 1, job.id)
 
     def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
-        # The first thing that RQ does when a body has raised. Raised again from here, it leaves `perform_job`, past all
-        # that would be written.
+        # RQ calls this first when a body has raised. Raised again from here, the error leaves `perform_job` before RQ
+        # writes anything.
         error = sys.exc_info()[1]
-        if isinstance(error, NothingToTell):
+        if isinstance(error, NothingToReport):
             raise error
-        # By their names: one that cannot be imported is a failure of the job, and told where RQ calls it.
-        if noted(job).is_guarded and not job._success_callback_name and not job._failure_callback_name:
-            job.ended_at = job.last_heartbeat = now()  # written in a moment, with the end of the job
+        # By their names: if a callback cannot be imported, RQ fails the job where it calls it.
+        if as_guarded_job(job).is_guarded and not job._success_callback_name and not job._failure_callback_name:
+            job.ended_at = job.last_heartbeat = now()  # RQ writes both with the end of the job
         else:
             super().handle_execution_ended(job, queue, heartbeat_ttl)
 
     def handle_job_retry(self, job: Job, queue: Queue, retry: Any, *args: Any, **kwargs: Any) -> None:
-        if not isinstance(retry, PutBack):
+        if not isinstance(retry, Deferral):
             super().handle_job_retry(job, queue, retry, *args, **kwargs)
             return
         with self.connection.pipeline() as pipeline:
-            job.put_back(queue, pipeline)  # type: ignore[attr-defined] # only a noted one returns this
+            job.defer(queue, pipeline)  # type: ignore[attr-defined] # only a noted one returns this
             self._clean_up(job, kwargs.get("execution"), pipeline)
             pipeline.execute()
 
-    # -- what others left behind -------------------------------------------------------------------------------------
+    # -- jobs of dead workers ----------------------------------------------------------------------------------------
 
     @property
     def should_run_maintenance_tasks(self) -> bool:
         if super().should_run_maintenance_tasks:
             return True
-        if is_off() or time.monotonic() < self._looks_at:  # it is asked before each job
+        if is_off() or time.monotonic() < self._looks_at:  # RQ reads this before each job
             return False
         self._looks_at = time.monotonic() + LOOKS_EVERY
         return find_abandoned(self.queues, self.name)
 
     def dequeue_job_and_maintain_ttl(self, timeout: int | None, max_idle_time: int | None = None) -> Any:
-        # RQ asks whether there is maintenance to do when this is over: seven minutes later, if nothing is enqueued.
+        # RQ checks for maintenance when this returns: after seven minutes, if nothing is enqueued.
         timeout = None if timeout is None else min(timeout, LOOKS_EVERY)
         return super().dequeue_job_and_maintain_ttl(timeout, max_idle_time)
 
@@ -163,7 +163,7 @@ class GuardedWorkerMixin(BaseWorker):
                 return
 
             def settle() -> bool:
-                return settle_for(job, noted(job).guard_at(queue), attempt, is_stopped=is_stopped)
+                return settle_for(job, as_guarded_job(job).guard_at(queue), attempt, is_stopped=is_stopped)
 
             if _in_a_child(settle):
                 gone = "its horse is gone, and another worker has the job"
@@ -173,7 +173,7 @@ class GuardedWorkerMixin(BaseWorker):
 
     def _end_execution(self, job: Job, execution: Any, why: object) -> None:
         """This execution is over, and the job is somebody else's."""
-        self.log.info("Worker %s: job %s: nothing to tell, %s", self.name, job.id, why)
+        self.log.info("Worker %s: job %s: nothing to report, %s", self.name, job.id, why)
         with self.connection.pipeline() as pipeline:
             self._clean_up(job, execution, pipeline)
             pipeline.execute()
@@ -192,10 +192,10 @@ class GuardedSimpleWorker(GuardedWorkerMixin, SimpleWorker):
 
 
 class GuardedSpawnWorker(GuardedWorkerMixin, SpawnWorker):
-    """Starts each horse anew."""
+    """Starts each horse as a new process with `spawn`."""
 
     def fork_work_horse(self, job: Job, queue: Queue, *args: Any, **kwargs: Any) -> None:
-        # RQ writes the horse's program itself, and names its own classes in it.
+        # RQ writes the horse's program itself, and names its own classes in delivery.
         spawn, prelude = os.spawnv, _IN_HORSE + _import_as("rq.Queue", type(queue))
 
         def spawn_guarded(mode: int, path: str, arguments: list[str]) -> int:
@@ -210,7 +210,7 @@ class GuardedSpawnWorker(GuardedWorkerMixin, SpawnWorker):
 
 
 def _as(kind: type[Queue], queue: Any) -> Any:
-    """The same queue, of that class; a name is left to the worker."""
+    """The same queue, of that class; a name is returned as it is."""
     if not isinstance(queue, Queue) or isinstance(queue, kind):
         return queue
     return kind(
@@ -227,25 +227,25 @@ _IN_HORSE = "import rq, taskguard.rq\nrq.Worker = taskguard.rq.GuardedSpawnWorke
 
 
 def _import_as(name: str, kind: type) -> str:
-    """A line that puts a class of the project in the place of RQ's."""
+    """Lines of code that replace a class of RQ's with the project's."""
     return f"import {kind.__module__}\n{name} = {kind.__module__}.{kind.__qualname__}\n"
 
 
 def _is_leftover(job: Job, queue: Queue) -> bool:
-    """Whoever enqueues a job marks it as queued: one that is found ended was in the queue twice.
+    """Whether the job was in the queue twice: enqueueing sets its status to queued, and here it has ended.
 
-    Or it was enqueued again before it ended, as rq-scheduler does: that is another occurrence.
+    A job that rq-scheduler enqueued again before it ended is another occurrence, not a leftover.
     """
     if job.get_status(refresh=False) not in (JobStatus.FINISHED, JobStatus.FAILED) or is_scheduled_again(job):
         return False
     try:
-        return noted(job).note.slot is not None or noted(job).guard_at(queue) is not None
+        return as_guarded_job(job).envelope.slot is not None or as_guarded_job(job).guard_at(queue) is not None
     except Exception:
-        return False  # it cannot be found, or read: RQ says so
+        return False  # the function cannot be imported or read: RQ reports that
 
 
 def _in_a_child(ask: Callable[[], bool]) -> bool:
-    """The job's function is imported to settle it, and a worker's parent process imports no code of jobs."""
+    """Run *ask* in a fork: settling imports the job's function, and a worker's parent must not import job code."""
     pid = os.fork()
     if pid == 0:
         answer = False
@@ -255,7 +255,7 @@ def _in_a_child(ask: Callable[[], bool]) -> bool:
             answer = ask()
             flush_all()
         except BaseException:
-            _logger.warning("a job is not settled, its lease will run out", exc_info=True)
+            _logger.warning("could not settle a job; its key is free when the lease expires", exc_info=True)
         finally:
             os._exit(_YES if answer else 0)
     with suppress(ChildProcessError):

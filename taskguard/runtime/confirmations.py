@@ -29,7 +29,7 @@ MOST = 200
 _logger = logging.getLogger("taskguard")
 
 
-class Marks(Forked):
+class Confirmations(Forked):
     """Uses no lock: a signal handler or a finalizer may publish at any step. Each change is one dict operation."""
 
     def __init__(self, store: Store) -> None:
@@ -73,12 +73,12 @@ class Marks(Forked):
         except StoreError as error:
             _logger.debug("could not confirm %d published messages: %s", len(batch), error)
         now = since_boot()
-        for mark in batch:
-            owner = mark[0].owner
+        for confirmation in batch:
+            owner = confirmation[0].owner
             self._recent.pop(owner, None)
             self._recent[owner] = (now, copy_for)
-            newer = self._waiting.pop(owner, mark)
-            if newer is not mark:  # it was published again in the meantime
+            newer = self._waiting.pop(owner, confirmation)
+            if newer is not confirmation:  # it was published again in the meantime
                 self._waiting.setdefault(owner, newer)
         for owner in list(self._recent):  # not its items: a new tuple may start the collector, and so any finalizer
             if now - self._recent.get(owner, (0.0, 0.0))[0] <= RECENT:
@@ -101,11 +101,11 @@ class Marks(Forked):
             self.send()
 
 
-_all: Living[Marks] = Living()
+_all: Living[Confirmations] = Living()
 
 
 @atexit.register
 def _send_all() -> None:
-    for marks in _all.all():
-        if marks._waiting:
-            marks.send()
+    for confirmations in _all.all():
+        if confirmations._waiting:
+            confirmations.send()

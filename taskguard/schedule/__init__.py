@@ -1,4 +1,4 @@
-"""Slots, overlap and catch-up: scheduled work that happens once, with any number of schedulers. No Celery, no RQ."""
+"""Slots, overlap and catch-up: scheduled work runs once, with any number of schedulers. Imports no Celery and no RQ."""
 
 from typing import TYPE_CHECKING
 

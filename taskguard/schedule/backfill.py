@@ -1,8 +1,8 @@
 """Runs past slots that were not done, and only those.
 
-A slot that ended without success (or was skipped, or missed) is not run under its own id again: that id has ended. Each
-further run of it has an id of its own, made of the slot and a number, so that two operators who ask for the same
-slots at once get one run of each, and so does one who asks again.
+A slot that failed, or was skipped or missed, does not run under its own id again: that id has ended. Each further run
+has its own id, derived from the slot and a number. So if two operators backfill the same slots at once, or one does it
+twice, each slot runs once.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from taskguard.schedule.entry import RUNS, ScheduledEntry, Slot
 from taskguard.schedule.note import Note
 from taskguard.schedule.payload import write
 from taskguard.schedule.publishing import CLAIM
-from taskguard.schedule.watermark import NO_TIME, Marks
+from taskguard.schedule.watermark import NO_TIME, Watermarks
 
 Found = Literal["done", "in progress", "not remembered", "not done"]
 
 
 @dataclass(frozen=True)
 class Again(Slot):
-    """A slot's further run."""
+    """A further run of a slot."""
 
     number: int = 1
 
@@ -54,13 +54,13 @@ class Backfill:
     queued_for: float = 86400.0
 
     def slots(self, since: int, until: int) -> Iterator[Slot]:
-        """Those between the two, both included, that schedulers are through with."""
-        mark = Marks(self.store).read(self.entry)
-        last = min(until, self.now if mark is None else min(mark, self.now))
+        """The slots from *since* to *until*, both included, that schedulers have settled."""
+        watermark = Watermarks(self.store).read(self.entry)
+        last = min(until, self.now if watermark is None else min(watermark, self.now))
         return (self.entry.slot(at) for at in self.entry.boundaries(since - 1, last))
 
     def find(self, slot: Slot) -> Found:
-        """What is known of the slot's own run, and of those that were made up for it."""
+        """The state of the slot's own run and of its backfilled runs."""
         answer = self._probe(slot)
         if isinstance(answer, Completed) and answer.how == "succeeded":
             return "done"
@@ -75,7 +75,7 @@ class Backfill:
         return "not done" if known else "not remembered"
 
     def run(self, slot: Slot, publish: Callable[[Slot], None]) -> bool:
-        """Publish a further run of the slot; False if another one is under way, or was a success, by now."""
+        """Publish a further run of the slot; False if another run is in progress or has succeeded by now."""
         if not self._give_up(slot):
             return False
         again = self._next(slot)
@@ -92,16 +92,16 @@ class Backfill:
         return True
 
     def _give_up(self, slot: Slot) -> bool:
-        """The slot's own job does not begin any more: its message may come back after hours, when its worker has died.
+        """Keep the slot's own job from starting: the broker may redeliver its message hours after its worker died.
 
-        False if it is under way by now: one that had begun before it was given up.
+        False if that job is running by now, because it started before it was given up.
         """
         found = self._probe(slot)
         if isinstance(found, Held) and found.owner == slot.job_id:
             return False
         if not isinstance(found, Completed):
             run = self.store.get(slot.run_key)
-            # Of one that died: should its worker only have slept, it loses its lease.
+            # The attempt that died: if its worker was only suspended, it loses its lease.
             attempt = run.attempt if run is not None and self._owns_dead(slot, run) else ""
             ending = Ending(how="revoked", keep_for=slot.keep_for)
             self.store.release(Claimant(slot.run_key, slot.job_id, attempt or new_attempt()), ending, anyway=True)
@@ -115,11 +115,11 @@ class Backfill:
             answer = self._probe(again)
             if not isinstance(answer, Completed) or answer.how == "succeeded":
                 return again
-        raise AssertionError("numbers never end")
+        raise AssertionError("count() is infinite")
 
     def _probe(self, slot: Slot) -> Held | Completed | None:
         if self._has_died(slot):
-            return None  # what is claimed and released is forgotten, and schedulers may be about to bring it back
+            return None  # claiming and releasing it would erase it, and a scheduler may be about to republish it
         answer = self.store.claim(self._claim(slot, NO_TIME))
         if isinstance(answer, (Held, Completed)):
             return answer

@@ -1,7 +1,7 @@
-"""What a schedule is: boundaries in time, asked for in either direction. And the simplest of them.
+"""What a schedule is: boundaries in time, searched forwards or backwards. And the simplest schedules.
 
-Moments are whole microseconds since 1970 in UTC. Every scheduler that has the same schedule finds the same boundaries,
-whenever it was started and whatever it remembers: a boundary is what a slot is named after.
+Moments are whole microseconds since 1970 in UTC. Every scheduler with the same schedule computes the same boundaries,
+whenever it started and whatever it remembers: a slot is named after its boundary.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ SHORTEST_INTERVAL = 0.1
 class Schedule(Protocol):
     @property
     def spec(self) -> str:
-        """The same text for the same boundaries, in every process: a changed text is a changed schedule."""
+        """A text that is the same in every process for the same boundaries: if it changes, the schedule changed."""
 
     def after(self, moment: int, /) -> int | None:
-        """The first boundary later than *moment*; None if there is none any more."""
+        """The first boundary later than *moment*; None if there is none."""
 
     def until(self, moment: int, /) -> int | None:
         """The last boundary not later than *moment*; None if there was none."""
@@ -40,7 +40,7 @@ def moment_of(micros: int) -> datetime:
 
 
 def between(schedule: Schedule, after: int, until: int) -> Iterator[int]:
-    """The boundaries later than *after* and not later than *until*, the oldest first."""
+    """The boundaries later than *after* and not later than *until*, oldest first."""
     found = schedule.after(after)
     while found is not None and found <= until:
         yield found
@@ -49,9 +49,10 @@ def between(schedule: Schedule, after: int, until: int) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Interval:
-    """Every so many seconds, on a grid that starts at *anchor*: by default at the beginning of 1970 in UTC.
+    """Every *seconds*, on a grid that starts at *anchor*: by default the beginning of 1970 in UTC.
 
-    Elapsed time, whatever the clocks on the wall do. An anchor on a Monday at 06:00 makes seven days mean just that.
+    It counts elapsed time, regardless of clock changes. With an anchor on a Monday at 06:00 UTC, an interval of seven
+    days fires every Monday at 06:00 UTC.
     """
 
     seconds: float
@@ -59,9 +60,7 @@ class Interval:
 
     def __post_init__(self) -> None:
         if not self.seconds >= SHORTEST_INTERVAL:
-            raise ConfigurationError(
-                f"an interval of {self.seconds!r} s is too short; {SHORTEST_INTERVAL} s is the least"
-            )
+            raise ConfigurationError(f"an interval must be at least {SHORTEST_INTERVAL} s, not {self.seconds!r} s")
         if self.anchor.tzinfo is None:
             raise ConfigurationError(f"the anchor {self.anchor.isoformat()} has no time zone; add one")
 
@@ -109,9 +108,9 @@ class Clocked:
 
 @dataclass(frozen=True)
 class Asked:
-    """Boundaries that another library knows: two functions, each of an aware moment, answer the next and the last one.
+    """Boundaries that another library computes: two functions of an aware moment return the next and the last one.
 
-    The answers must not depend on anything but the moment asked about.
+    Their results must depend only on that moment.
     """
 
     spec: str

@@ -1,9 +1,9 @@
-"""The time by which slots are due: the store's, where it has a clock of its own.
+"""The clock that decides when slots are due: the store's, if its server has one.
 
-Schedulers whose clocks differ would fire a slot as early as the fastest of them is ahead; and one whose clock is set
-an hour forward would settle the slots of that hour. So each asks the store what time it is, now and then, and in
-between counts on a clock that nobody sets. Where the store's clock is the host's own (SQLite), or it has none, a slot
-may fire early by the error of the fastest scheduler; once, all the same.
+If schedulers used their own clocks, the fastest clock would fire each slot too early, and a scheduler whose clock is
+set an hour forward would settle the slots of that hour. So each scheduler reads the store's time now and then, and
+measures elapsed time in between. If the store uses the host's clock (SQLite) or has none, a slot may fire early by the
+error of the fastest scheduler, but still only once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from taskguard.schedule.entry import PREFIX
 
 ASK_AGAIN = 30.0
 WORST_ROUND_TRIP = 0.5
-"""An answer that took longer says too little about the time, unless there is no other yet."""
+"""A slower answer is too imprecise, unless it is the first one."""
 ANSWER_KEPT = 10.0
 
 
@@ -35,16 +35,16 @@ class StoreClock:
         self._wall = wall
         self._elapsed = elapsed
         self._start: int | None = None
-        """What the store's clock said when the elapsed time was zero."""
+        """The store's time when the elapsed time was zero."""
         self._ask_at = float("-inf")
 
     @property
     def offset(self) -> float:
-        """Seconds that this host's clock is behind the store's."""
+        """By how many seconds this host's clock is behind the store's."""
         return (self.now() - self._wall()) / MICROS
 
     def now(self) -> int:
-        """Microseconds since 1970, by the store's clock as far as it is known."""
+        """Microseconds since 1970, by the store's clock if it is known."""
         if self._store.guarantees.clock != "the server's":
             return self._wall()
         if self._start is None or self._elapsed() > self._ask_at:
@@ -56,7 +56,7 @@ class StoreClock:
         return self._wall() if self._start is None else self._start + round(self._elapsed() * MICROS)
 
     def _ask(self, known: int | None) -> int:
-        # A new key each time: an older claim would answer with its own time if the store's clock was set back.
+        # A new key each time: after the store's clock was set back, an older claim would return its own, later time.
         key = f"{PREFIX}clock:{new_attempt()}"
         claim = Claim(key, "clock", new_attempt(), lease=0.001, keep_for=ANSWER_KEPT)
         left = self._elapsed()

@@ -1,12 +1,12 @@
 """Cron expressions, in a time zone.
 
-**When the clocks change.** A schedule that names its hours fires once for each local time that it names: a time that
-the clock skips (02:30 in spring) is as long after the change as it would have been after the hour before, so at 03:30,
-and a time that comes twice (02:30 in autumn) is the first of the two. A schedule of every hour follows elapsed time:
-nothing is added in spring, and both passes of the repeated hour fire in autumn.
+**When the clocks change.** A schedule that names its hours fires once for each local time that it names. If the clock
+skips a time (02:30 in spring), it fires at 03:30 on that day. If a time comes twice (02:30 in autumn), it fires at the
+first of the two. A schedule of every hour follows elapsed time: it fires nothing extra in spring, and in autumn it
+fires in both passes of the repeated hour.
 
-Days are looked at one by one, and only those that fit have their minutes worked out: the next 29th of February is
-found in a millisecond.
+The search goes day by day and computes minutes only for matching days: it finds the next 29th of February in a
+millisecond.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from taskguard.schedule.boundaries import MICROS, micros, moment_of
 from taskguard.schedule.fields import DAY, FIELDS, HOUR, MINUTE, MONTH, NICKNAMES, WEEKDAY
 
 Days = Literal["and", "or"]
-"""Whether a day must fit day-of-month and day-of-week (Celery), or one of the two where both are given (cron, RQ)."""
+"""Whether a day must match day-of-month and day-of-week (Celery), or either if both are given (cron, RQ)."""
 
 _DAY = timedelta(days=1)
 _YEARS = 40
-"""Further than that nothing is looked for: in 28 years every date has had every day of the week, but for 2100."""
+"""How far the search goes: within 28 years every date falls on every day of the week, except around 2100."""
 _DAYS_KEPT = 8
 
 
@@ -43,18 +43,20 @@ class Cron:
     join: Days = "and"
     zone: tzinfo = timezone.utc
     zone_name: str = ""
-    """What the zone is called in the text of the schedule, where it does not say so itself."""
+    """The zone's name in `spec`, if the zone itself has none."""
     _known: dict[date, list[int]] = field(default_factory=dict, repr=False, compare=False, hash=False)
 
     @classmethod
     def parse(cls, expression: str, *, join: Days = "or", zone: tzinfo = timezone.utc) -> Cron:
-        """Five fields, or a nickname as `@daily`. Both days given: "or" as in cron itself, "and" as in Celery."""
+        """Five fields, or a nickname such as `@daily`. If both days are given: "or" as in cron, "and" as in Celery."""
         parts = NICKNAMES.get(expression.strip().lower(), expression).split()
         if len(parts) != len(FIELDS):
-            raise ConfigurationError(f"{expression!r} is no cron expression: it has five fields")
+            raise ConfigurationError(
+                f"{expression!r} is not a cron expression; write five fields or a nickname such as @daily"
+            )
         minutes, hours, days, months, weekdays = (field.read(part) for field, part in zip(FIELDS, parts, strict=True))
         if "*" in (parts[2], parts[4]):
-            join = "and"  # a star names no day
+            join = "and"  # a star restricts no day
         return cls(minutes, hours, days, months, weekdays, join, zone)
 
     @cached_property
@@ -72,7 +74,7 @@ class Cron:
             minutes = self._minutes_of(day)
             index = bisect_right(minutes, moment)
             if index < len(minutes):
-                # What the clock skips may come after the first boundaries of the day behind it.
+                # A time that the clock skips may fire after the first boundaries of the next day.
                 found = minutes[index] if found is None else min(found, minutes[index])
                 last = last or day + 2 * _DAY
         return found
@@ -132,7 +134,7 @@ class Cron:
             return (start + (hour * 60 + minute) * 60 * MICROS for hour in self.hours for minute in self.minutes)
         if self.hours == HOUR.all:
             return self._elapsed(day, start)
-        # fold=0: the first of two; and of none, the one that the offset before the change gives.
+        # fold=0: the first of two; for a skipped time, the one by the offset before the change.
         named = (midnight.replace(hour=hour, minute=minute) for hour in self.hours for minute in self.minutes)
         return (micros(at.astimezone(timezone.utc)) for at in named)
 

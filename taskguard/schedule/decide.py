@@ -1,11 +1,11 @@
-"""What is to be done with the open slots of an entry: `overlap` and `catch_up`. Pure: it looks, and asks nobody.
+"""What to do with the open slots of an entry: `overlap` and `catch_up`. Pure functions: no store, no clock.
 
-A slot is open if it is due and not settled. Why it is open decides what becomes of it:
+A slot is open if it is due and not settled. The reason decides what happens to it:
 
-- an earlier run lasts, or lasted when the slot came: `overlap` decides
-- nobody was there: it was *missed*, and `catch_up` decides
-- else it is on time, and fires. A slot counts as on time for ten seconds, and as long as this very process has been
-  looking since it came: another scheduler may have died with it in its hands.
+- An earlier run is still running, or was when the slot came due: `overlap` decides.
+- No scheduler was running: the slot was *missed*, and `catch_up` decides.
+- Otherwise it is on time and fires. A slot counts as on time for ten seconds, and for as long as this process has been
+  watching since the slot came due: another scheduler may have died while publishing it.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from taskguard.schedule.payload import slot_in
 
 GRACE = 10 * MICROS
 BUSY = 0.25
-"""Seconds to the next look at a run that keeps others waiting."""
+"""Seconds until the next check of a run that other slots wait for."""
 LATE = MICROS
-"""Fired later than that after its time, a slot is told to be late."""
+"""A slot that fires later than this after its time is reported as late."""
 MOST = 1000
-"""More open slots than that are not looked at one by one."""
+"""At most this many open slots are examined one by one."""
 
 
 @dataclass
 class Watch:
-    """Since when this process has looked at an entry without a break."""
+    """Since when this process has been checking an entry without a break."""
 
     since: int
     next_look: int
-    """By when it meant to look again."""
+    """When the next check is planned."""
 
     def resume(self, now: int) -> None:
-        """A process that was stopped, or could not ask the store, was not there."""
+        """Start over if this process was stopped, or could not reach the store, for longer than `GRACE`."""
         if now > self.next_look + GRACE:
             self.since = now
 
@@ -49,24 +49,25 @@ class Watch:
 @dataclass(frozen=True)
 class Decision:
     up_to: int
-    """What is settled if nothing fires."""
+    """The last slot to settle if nothing fires."""
     fire: int | None = None
     """The slot to publish now."""
     wait: float | None = None
-    """Nothing can be done for so many seconds."""
+    """Check again after this many seconds."""
     cancel: bool = False
-    """End the run that is in the way."""
+    """End the run that holds the entry."""
     published: bool = False
-    """It was published, and only the mark is missing."""
+    """It was published, and only the watermark has not moved."""
     missed: int = 0
-    """How many slots are dropped that nobody was there for."""
+    """How many missed slots are dropped."""
     skipped: bool = False
-    """They are dropped because a run lasts, or lasted until a later one was there to follow it."""
-    told: tuple[Kind, ...] = field(default=())
+    """Slots are dropped because a run is still running, or ran until a later slot was due."""
+    events: tuple[Kind, ...] = field(default=())
+    """What to report of the slot that fires."""
 
 
 def decide(entry: ScheduledEntry, settled: int, now: int, run: Entry | None, watch: Watch) -> Decision:
-    """*run* is the entry of the run that the first open slot would have, if there is one."""
+    """*run* is the store's entry for the run of the first open slot, if there is one."""
     slots = _open(entry, settled, now)
     if not entry.enabled:
         return Decision(slots[-1])
@@ -77,21 +78,21 @@ def decide(entry: ScheduledEntry, settled: int, now: int, run: Entry | None, wat
     if run is not None and run.state in ("queued", "running") and run.remaining > 0:
         return _beside(entry, slots, run)
     if run is not None and entry.timing.overlap == "cancel_other" and _died(run):
-        return Decision(slots[-1], cancel=True)  # its message may come again: then it is not to run after the next
+        return Decision(slots[-1], cancel=True)  # a redelivery of its message must not run after the next slot
     buffered = _buffered(entry, slots, run, now)
     if buffered:
         fire = buffered[-1] if entry.timing.overlap == "buffer_one" else buffered[0]
-        return Decision(fire, fire, skipped=True, told=("slot_buffered",))
+        return Decision(fire, fire, skipped=True, events=("slot_buffered",))
     return _free(entry, slots, now, watch)
 
 
 def _died(run: Entry) -> bool:
-    """Whether its worker did; a scheduler may have had it in hand since, and died too."""
+    """Whether its worker died. A scheduler may have claimed it since, and died too."""
     return has_run_out(run) or (run.state == "queued" and run.starts > 0 and run.copies == 0)
 
 
 def _was_published(run: Entry) -> bool:
-    """Whether a message of that job was with the broker: somebody said so, or a worker had it."""
+    """Whether the broker had a message of that job: a scheduler recorded it, or a worker received it."""
     if run.state == "free":
         return run.how not in (None, "released")
     return run.state != "queued" or run.copies > 0
@@ -100,7 +101,7 @@ def _was_published(run: Entry) -> bool:
 def _beside(entry: ScheduledEntry, slots: list[int], run: Entry) -> Decision:
     """A run holds the entry."""
     if not _was_published(run):
-        # In some scheduler's hands, mostly for a moment. If that one is dead, the next slot does not wait for it.
+        # A scheduler is publishing it, usually for a moment. If that one is dead, the claim expires soon.
         return Decision(slots[-1], wait=min(BUSY, run.remaining))
     match entry.timing.overlap:
         case "skip":
@@ -112,7 +113,7 @@ def _beside(entry: ScheduledEntry, slots: list[int], run: Entry) -> Decision:
 
 
 def _buffered(entry: ScheduledEntry, slots: list[int], run: Entry | None, now: int) -> list[int]:
-    """Those that came while the last run lasted and were left open for its end."""
+    """The slots that came due during the last run and were left open until its end."""
     last = None if run is None or not _was_published(run) else slot_in(run.payload)
     if run is None or last is None:
         return []
@@ -132,11 +133,11 @@ def _free(entry: ScheduledEntry, slots: list[int], now: int, watch: Watch) -> De
     elif timing.catch_up == "latest":
         wanted = wanted[-1:]
     if wanted:
-        return Decision(wanted[0], wanted[0], missed=missed.index(wanted[0]), told=("slot_caught_up",))
+        return Decision(wanted[0], wanted[0], missed=missed.index(wanted[0]), events=("slot_caught_up",))
     if not on_time:
         return Decision(missed[-1], missed=len(missed))
     late: tuple[Kind, ...] = ("slot_late",) if now - on_time[0] > LATE else ()
-    return Decision(on_time[0], on_time[0], missed=len(missed), told=late)
+    return Decision(on_time[0], on_time[0], missed=len(missed), events=late)
 
 
 def _open(entry: ScheduledEntry, settled: int, now: int) -> list[int]:

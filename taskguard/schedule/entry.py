@@ -1,4 +1,4 @@
-"""What is scheduled: an entry, and the slots that it has. Names of keys and jobs are made here and nowhere else."""
+"""What is scheduled: an entry and its slots. Only this module makes the names of their keys and jobs."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from taskguard.schedule.note import Note, Overlap
 CatchUp = Literal["none", "latest", "all"]
 
 PREFIX = "taskguard:schedule:"
-"""Of what only schedulers need to see …"""
+"""The prefix of keys that only schedulers read."""
 RUNS = "schedule:"
-"""… and of what people look for: what is running."""
+"""The prefix of keys that people look up: the runs."""
 _JOBS = uuid.UUID("4b0d5f0a-6c1c-5d0e-9f43-7a1a7bd0c0de")
 _DAY = 86400.0
 SLOTS_REMEMBERED = 1000
 LONGEST_MEMORY = 30 * _DAY
-"""How slots ended is remembered for the last thousand of them, two hours at least and thirty days at most …"""
+"""The store keeps how the last thousand slots ended: for two hours at least and thirty days at most."""
 LEAST_PERIODS = 2
-"""… but never less than two periods. The same goes for the mark of an entry, which is kept thirty days at least."""
+"""But never for less than two periods. The same holds for an entry's watermark, which is kept at least thirty days."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What happens to slots that come while an earlier run lasts, and to those that nobody was there for."""
+    """What happens to slots that come due during an earlier run, and to those missed while no scheduler ran."""
 
     overlap: Overlap = "skip"
     catch_up: CatchUp = "latest"
     catch_up_window: float | None = None
-    """Slots that were missed longer ago, in seconds, are not caught up; None, or infinity: however long ago."""
+    """Seconds: slots missed longer ago are not caught up. None or infinity: no limit."""
 
     def __post_init__(self) -> None:
         if self.overlap not in get_args(Overlap):
@@ -48,11 +48,11 @@ class Timing:
             raise ConfigurationError(f"catch_up={self.catch_up!r} is not known; write {', '.join(get_args(CatchUp))}")
         window = self.catch_up_window
         if window is not None and (isinstance(window, bool) or not isinstance(window, (int, float)) or not window > 0):
-            raise ConfigurationError(f"catch_up_window={window!r} is no duration; write a number of seconds")
+            raise ConfigurationError(f"catch_up_window must be a positive number of seconds, not {window!r}")
 
     @classmethod
     def of(cls, options: Mapping[str, Any], default: Timing | None = None) -> Timing:
-        """What *options* say of it, else the *default*."""
+        """The values in *options*; for those not given, the *default*."""
         said = {name: options[name] for name in cls.__dataclass_fields__ if options.get(name) is not None}
         return replace(default or cls(), **said)
 
@@ -63,42 +63,42 @@ class Timing:
 
 @dataclass(frozen=True)
 class ScheduledEntry:
-    """One line of a timetable. Two processes that have the same name, identity and schedule mean the same slots."""
+    """One line of a timetable. Processes with the same name, identity and schedule compute the same slots."""
 
     name: str
     schedule: Schedule
     identity: str = ""
-    """What is run, where names alone could be shared by different work: the task, or function and arguments."""
+    """What runs, where different work could share a name: the task, or the function and its arguments."""
     timing: Timing = Timing()
     one_off: bool = False
     """Runs once, at its first slot."""
     enabled: bool = True
-    """Slots of one that is not enabled pass without a run, and are not caught up."""
+    """The slots of a disabled entry pass without a run and are not caught up."""
     starts_at: datetime | None = None
     ends_at: datetime | None = None
     expires_after: float | None = None
-    """Seconds after which a message of it is dropped by the queue itself."""
+    """Seconds after which the queue itself drops its message."""
     begins_after: float = 0.0
-    """Seconds that a message of it waits before a worker may begin: until then it is not lost."""
+    """Seconds before a worker may start its message: until then the message is not lost."""
 
     def __post_init__(self) -> None:
-        # Its keys are made of a digest. But it is a key by itself in what is told of its slots.
+        # Its keys contain only a digest of the name, but events about its slots carry the name as their key.
         problem = problem_with("the name of a schedule entry", self.name, KEY)
         if problem:
             raise ConfigurationError(problem)
 
     @cached_property
     def label(self) -> str:
-        """The entry in a key: readable, short, and like no other."""
+        """The entry's name in a key: readable, short and unique."""
         digest = hashlib.sha256(f"{self.name}\0{self.identity}".encode()).hexdigest()[:12]
         return f"{re.sub('[^A-Za-z0-9_.-]+', '-', self.name)[:48]}-{digest}"
 
     @cached_property
     def version(self) -> str:
-        """Which schedule it is known under: a changed one starts anew.
+        """Which schedule the entry is recorded under: a changed schedule starts over.
 
-        The moments at which it was not valid yet, or no more, are no slots that were left open. But what runs once does
-        not run again because its end was changed.
+        Moments before `starts_at` or after `ends_at` are not open slots, so both are part of the version. But a one-off
+        entry must not run again because its `ends_at` changed.
         """
         start = f" from {micros(self.starts_at)}" if self.starts_at else ""
         end = f" until {micros(self.ends_at)}" if self.ends_at else ""
@@ -111,11 +111,11 @@ class ScheduledEntry:
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether its runs are one after another, so that one entry of the store stands for all of them."""
+        """Whether its runs never overlap, so that one entry of the store stands for all of them."""
         return self.timing.overlap != "allow_all"
 
     @property
-    def mark_key(self) -> str:
+    def watermark_key(self) -> str:
         return f"{PREFIX}{self.label}:mark:{self.version}"
 
     @property
@@ -126,7 +126,7 @@ class ScheduledEntry:
         return Slot(self, at)
 
     def boundaries(self, after: int, until: int) -> Iterator[int]:
-        """Those later than *after* and not later than *until* at which the entry is valid, the oldest first."""
+        """The boundaries later than *after*, up to *until*, at which the entry is valid; oldest first."""
         if self.starts_at is not None:
             after = max(after, micros(self.starts_at) - 1)
         if self.ends_at is not None:
@@ -136,7 +136,7 @@ class ScheduledEntry:
     def due(self, after: int, until: int) -> int | None:
         return next(self.boundaries(after, until), None)
 
-    def keep_mark_for(self, now: int) -> float:
+    def keep_watermark_for(self, now: int) -> float:
         return max(LONGEST_MEMORY, self._periods(LEAST_PERIODS, now))
 
     def keep_slots_for(self, now: int) -> float:
@@ -144,7 +144,7 @@ class ScheduledEntry:
         return max(DEFAULT_KEEP, min(LONGEST_MEMORY, SLOTS_REMEMBERED * period), LEAST_PERIODS * period)
 
     def _periods(self, number: int, now: int) -> float:
-        """At least how long so many periods take from now on, in seconds."""
+        """A lower bound, in seconds, for this many periods from now on."""
         last = found = self.schedule.until(now) or now
         for _ in range(number + 1):
             following = self.schedule.after(found)
@@ -156,7 +156,7 @@ class ScheduledEntry:
 
 @dataclass(frozen=True)
 class Slot:
-    """The moment a scheduled run is for. It makes the key and the id of the job."""
+    """The moment a scheduled run is for. It determines the key and the id of the job."""
 
     entry: ScheduledEntry
     at: int
@@ -169,8 +169,8 @@ class Slot:
     def key(self) -> str:
         """The same for every run of this slot: for an API that takes an idempotency key.
 
-        A moment is one slot under whichever schedule it is found: of two schedulers, one may not have seen yet that the
-        entry was changed. What runs once has no moment, and is another slot when it is changed.
+        One moment is one slot under any version of the schedule: one of two schedulers may not have seen a change yet.
+        A one-off entry is identified by its version instead, so a changed one is another slot.
         """
         of = self.entry
         when = f"{of.version}:once" if of.is_once else self.scheduled_for.isoformat()
@@ -178,12 +178,12 @@ class Slot:
 
     @cached_property
     def job_id(self) -> str:
-        """The id of the job, whoever publishes it. (A UUID: it fits Celery and RQ.)"""
+        """The id of the job, the same in every scheduler. (A UUID: Celery and RQ both accept it.)"""
         return str(uuid.uuid5(_JOBS, self.key))
 
     @property
     def run_key(self) -> str:
-        """The entry of the store that the run holds: one for all slots where runs must not overlap."""
+        """The store entry that the run holds: one for all slots if runs must not overlap."""
         of = self.entry
         return f"{RUNS}{of.label}:run" if of.is_exclusive else f"{RUNS}{of.label}:run:{self.job_id}"
 

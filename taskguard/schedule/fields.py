@@ -61,7 +61,9 @@ class Field:
         return int(text)
 
     def _wrong(self, text: str) -> ConfigurationError:
-        return ConfigurationError(f"{text!r} is no {self.name} of a cron expression ({self.first}-{self.last})")
+        return ConfigurationError(
+            f"{text!r} is not a valid {self.name} in a cron expression; write {self.first}-{self.last}"
+        )
 
 
 MINUTE = Field("minute", 0, 59)

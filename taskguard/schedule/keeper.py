@@ -1,18 +1,18 @@
-"""The protocol of slots: any number of schedulers look at the same entry, and each slot of it is published once.
+"""The protocol of slots: any number of schedulers check the same entry, and each of its slots is published once.
 
-What the store has of an entry: its **mark** (every slot up to it is settled), and the entry of its **run**: one for all
-slots where runs must not overlap, one per slot with `allow_all`. A look reads both and settles what is due, the oldest
-slot first:
+The store keeps two things per entry: its **watermark** (every slot up to it is settled) and its **run**. All slots
+share one run if runs must not overlap; with `allow_all` each slot has its own. A scheduler reads both and settles what
+is due, oldest slot first:
 
-1. claim the run for the slot's job, queued, with a short lease; the owner is the job id that the slot makes
-2. publish the job under that id
-3. say in the run's entry that the message is with the broker: now it waits there like any queued job
-4. move the mark to the slot
+1. It claims the run for the slot's job: queued, with a short lease, owned by the job id that the slot determines.
+2. It publishes the job under that id.
+3. It records in the run that the broker has the message. From then on the run waits like any queued job.
+4. It moves the watermark to the slot.
 
-Who dies before 2 leaves a claim that runs out; who dies before 3 leaves one too, unless a worker has the job by then;
-who dies before 4 leaves a run that says itself that it was published. In each case the slot is still above the mark, so
-the next look of anybody goes on from there: at worst the same id is published again, and a worker that finds it ended
-or running does not run it. A slot at or below the mark is not even looked at.
+A scheduler that dies before step 2 or 3 leaves a claim that expires, unless a worker has the job by then. One that dies
+before step 4 leaves a run that is recorded as published. In each case the slot is still above the watermark, so the
+next scheduler continues from there. At worst it publishes the same id again, and a worker that finds the job ended or
+running does not run it. No scheduler checks a slot at or below the watermark.
 """
 
 from __future__ import annotations
@@ -31,41 +31,41 @@ from taskguard.schedule.entry import ScheduledEntry, Slot
 from taskguard.schedule.lost import Lookout, Unfinished
 from taskguard.schedule.publishing import CLAIM, Publish, Publishing
 from taskguard.schedule.skips import skipped_in_a_row
-from taskguard.schedule.watermark import ALWAYS, Marks
+from taskguard.schedule.watermark import ALWAYS, Watermarks
 
 MOST_AT_ONCE = 100
-"""Slots that one look settles; the rest follows in the next one, so that other entries have their turn."""
+"""Slots that one call of `look` settles. The next call settles the rest, so that other entries get their turn."""
 LONGEST_PAUSE = 300.0
 REFRESH = 86400.0
-"""How often what is known of an entry is written down again, so that it is kept as long as somebody looks at it."""
+"""Seconds between renewals of an entry's watermark, so that the store keeps it while any scheduler uses it."""
 MOST_WATCHED = 50
 LONGEST_LOSS = 8
-"""A scheduler that starts looks whether runs are lost, where each has an entry of its own: those of so many slots at
-most, in so many `republish_after`."""
+"""With `allow_all`, a scheduler that starts checks for lost runs this many `republish_after` back, and at most
+`MOST_WATCHED` slots."""
 JUST_NOW = 15.0
-"""An entry that appears in a running scheduler was made known so lately by another that saw it first."""
+"""Seconds: an entry new to a running scheduler, and first recorded within this window, is new to all of them."""
 
 
 @dataclass
 class _Memory:
-    """What this process remembers of an entry. All of it can be lost: the store has what counts."""
+    """What this process remembers of an entry. It may lose all of it: the store has what counts."""
 
     entry: ScheduledEntry
     watch: Watch
     settled: int = 0
     quiet_until: int = 0
-    """Nothing of it can be due before."""
+    """No slot of it is due before this time."""
     check_at: int = 0
-    """When to look whether the store still has the mark."""
+    """When to check that the store still has the watermark."""
     renew_at: int = 0
     unfinished: Unfinished = field(default_factory=Unfinished)
 
 
 class Timekeeper:
-    """Looks at entries, and has their slots published.
+    """Checks entries and publishes their due slots.
 
-    *tracked*: the workers load taskguard, and so adopt and end the entry of a run. If they do not, nobody can know how
-    long a run lasts nor whether its message was lost: slots are published once, whatever `overlap` says.
+    *tracked*: the workers load taskguard, so they adopt and end the run of a slot. If they do not, schedulers cannot
+    know how long a run lasts or whether its message was lost: they publish each slot once and ignore `overlap`.
     """
 
     def __init__(
@@ -81,24 +81,24 @@ class Timekeeper:
         self._store = store
         self._listeners = listeners or Listeners()
         self._tracked = tracked
-        self._marks = Marks(store)
+        self._watermarks = Watermarks(store)
         self._publishing = Publishing(store, tracked=tracked, republish_after=republish_after, queued_for=queued_for)
         self._lookout = Lookout(store, self._publishing, self._report, self._store_was_away)
         self._memories: dict[str, _Memory] = {}
         self._started = False
         self._last_failure = float("-inf")
-        """When the store was last asked in vain."""
+        """When the store last failed to answer."""
         self.clock = clock or StoreClock(store)
 
     def forget_all_but(self, entries: list[ScheduledEntry]) -> None:
-        """These are the entries there are now. One that comes back later, or comes anew, starts at that moment."""
+        """Forget every other entry. One that is added later, or again, starts at that moment."""
         labels = {entry.label for entry in entries}
         for label in [label for label in self._memories if label not in labels]:
             del self._memories[label]
         self._started = True
 
     def watches(self, entry: ScheduledEntry) -> bool:
-        """Whether a run of it is published and not known to have ended."""
+        """Whether one of its runs is published and not known to have ended."""
         memory = self._memories.get(entry.label)
         return memory is not None and bool(memory.unfinished.looks)
 
@@ -129,7 +129,7 @@ class Timekeeper:
         now = self.clock.now()
         memory = self._memories.get(entry.label)
         if memory is not None and memory.entry is entry and now < memory.quiet_until:
-            return (memory.quiet_until - now) / MICROS  # of thousands of entries, few have something to look at
+            return (memory.quiet_until - now) / MICROS  # most of thousands of entries have nothing due
         memory = self._remember(entry, now)
         memory.entry = entry
         memory.watch.resume(now)
@@ -162,43 +162,43 @@ class Timekeeper:
         return memory
 
     def _check(self, entry: ScheduledEntry, memory: _Memory, now: int) -> None:
-        """A store that was emptied must not be found out by the slot that is due then."""
-        if self._marks.read(entry) is None:
+        """Notice an emptied store before the next slot is due, not because of that slot."""
+        if self._watermarks.read(entry) is None:
             self._restore(entry, memory, now)
         elif now >= memory.renew_at:
             memory.renew_at = now + round(REFRESH * MICROS)
-            if self._marks.known(entry)[0] == entry.version:
-                self._marks.renew(entry, memory.settled, now)
+            if self._watermarks.known(entry)[0] == entry.version:
+                self._watermarks.renew(entry, memory.settled, now)
 
     def _restore(self, entry: ScheduledEntry, memory: _Memory, now: int) -> int:
-        """Write down again what a store that was emptied knew. What has just come due may have been published."""
+        """Restore the watermark in an emptied store. A slot that has just come due may have been published already."""
         due = entry.due(memory.settled, now)
         settled = memory.settled if entry.is_once else max(memory.settled, now)
-        first = self._marks.move(entry, settled, now)
-        if self._marks.known(entry)[0] == "":
-            self._marks.make_known(entry, now)
+        first = self._watermarks.move(entry, settled, now)
+        if self._watermarks.known(entry)[0] == "":
+            self._watermarks.make_known(entry, now)
         if first and due is not None and not entry.is_once:
             self._report("slot_missed", entry.slot(due), detail="the store was emptied: whether it ran is unknown")
         memory.settled = settled
         return settled
 
     def _begin(self, entry: ScheduledEntry, now: int, appeared: bool) -> int:
-        """Up to where the entry is settled when it is first looked at: a new or changed one starts now."""
-        version, since = self._marks.known(entry)
-        mark = self._marks.read(entry) if version == entry.version else None
+        """Up to when the entry is settled on its first check: a new or changed entry starts now."""
+        version, since = self._watermarks.known(entry)
+        watermark = self._watermarks.read(entry) if version == entry.version else None
         just_made_known = now / MICROS - since < JUST_NOW
-        if mark is not None and (not appeared or just_made_known or entry.is_once):
-            if now / MICROS - since > REFRESH:  # schedulers that are restarted every day refresh nothing else
-                self._marks.renew(entry, mark, now)
-            return mark
-        # A moment that was asked for runs also if it has just passed; of everything else, what is past is past.
-        start = 0 if entry.is_once and mark is None and entry.due(0, now) == entry.schedule.until(now) else now
-        self._marks.move(entry, start, now)
-        self._marks.make_known(entry, now)
+        if watermark is not None and (not appeared or just_made_known or entry.is_once):
+            if now / MICROS - since > REFRESH:  # daily restarted schedulers renew only here
+                self._watermarks.renew(entry, watermark, now)
+            return watermark
+        # A one-off entry still runs if its moment has just passed; any other new entry skips past slots.
+        start = 0 if entry.is_once and watermark is None and entry.due(0, now) == entry.schedule.until(now) else now
+        self._watermarks.move(entry, start, now)
+        self._watermarks.make_known(entry, now)
         return start
 
     def _watch_last_runs(self, entry: ScheduledEntry, memory: _Memory, now: int, most: int = MOST_WATCHED) -> None:
-        """The runs of the last slots may be lost, whoever published them."""
+        """Watch the runs of the last slots: each may be lost, whichever scheduler published it."""
         at = entry.schedule.until(min(memory.settled, now))
         oldest = 0 if entry.is_exclusive else now - round(LONGEST_LOSS * self._publishing.lost_after(entry) * MICROS)
         for _ in range(1 if entry.is_exclusive else most):
@@ -210,21 +210,21 @@ class Timekeeper:
     # -- one look --------------------------------------------------------------------------------------------------
 
     def _settle(self, entry: ScheduledEntry, memory: _Memory, now: int, publish: Publish) -> float | None:
-        """Settle the open slots; None when none is open any more, else in how many seconds to look again."""
+        """Settle the open slots; return None if none is left, else the seconds until the next check."""
         for _ in range(MOST_AT_ONCE):
             looked = since_boot()
-            mark = self._marks.read(entry)
-            if mark is None:
-                mark = self._restore(entry, memory, now)
-            if mark > memory.settled:
-                memory.settled = mark
+            watermark = self._watermarks.read(entry)
+            if watermark is None:
+                watermark = self._restore(entry, memory, now)
+            if watermark > memory.settled:
+                memory.settled = watermark
                 self._watch_last_runs(entry, memory, now, 1)  # another scheduler published it, and may die
             first = entry.due(memory.settled, now)
             if first is None:
                 return None
             run = self._store.get(entry.slot(first).run_key) if self._tracked else None
             if run is not None and has_run_out(run) and self._store_was_away():
-                return BUSY  # it may live
+                return BUSY  # the run may be alive
             decision = decide(entry, memory.settled, now, run, memory.watch)
             pause = self._carry_out(entry, decision, memory, now, looked, run, publish)
             if pause is not None:
@@ -252,12 +252,12 @@ class Timekeeper:
         slot, before = entry.slot(decision.fire), memory.settled
         published = self._publishing.first(slot, looked, publish)
         if published is None:
-            return BUSY  # another scheduler has it in hand
+            return BUSY  # another scheduler is publishing it
         up_to = ALWAYS if entry.is_once else decision.fire
         first = self._move(entry, up_to, memory, now)
         if published:
             self._report("scheduled", slot)
-            for kind in decision.told:
+            for kind in decision.events:
                 self._report(kind, slot, detail=f"{(now - slot.at) / MICROS:.1f} s after its time")
         if first and decision.missed:
             self._report("slot_missed", slot, detail=f"{decision.missed} before it")
@@ -271,7 +271,7 @@ class Timekeeper:
     ) -> None:
         before = memory.settled
         if decision.published:
-            self._watch(memory, entry.slot(decision.up_to), now)  # by a scheduler that died
+            self._watch(memory, entry.slot(decision.up_to), now)  # published by a scheduler that died
         up_to = ALWAYS if entry.is_once and decision.published else decision.up_to
         if not self._move(entry, up_to, memory, now):
             return
@@ -289,23 +289,23 @@ class Timekeeper:
             self._report("slot_skipped", entry.slot(at), by=run)
 
     def _move(self, entry: ScheduledEntry, to: int, memory: _Memory, now: int) -> bool:
-        first = self._marks.move(entry, to, now)
+        first = self._watermarks.move(entry, to, now)
         memory.settled = max(memory.settled, to)
         return first
 
     def _cancel(self, run: Entry, by: Slot) -> None:
-        """End the run that is in the way, for good. Its body is told when it next renews its lease."""
+        """End the running run for good. Its worker notices when it next renews the lease."""
         ending = Ending(how="revoked", keep_for=by.keep_for)
         self._store.release(Claimant(run.key, run.owner, run.attempt), ending, anyway=True)
         self._report("slot_cancelled", by, by=run)
 
     def _watch(self, memory: _Memory, slot: Slot, now: int) -> None:
-        """Its message may be lost, or its worker."""
+        """Watch the slot's run: its message or its worker may be lost."""
         if self._tracked:
             memory.unfinished.watch(slot, now + round(self._publishing.lost_after(slot.entry) * MICROS))
 
     def _store_was_away(self) -> bool:
-        """Nobody could renew a lease just now: one that is over proves nothing."""
+        """Whether the store failed recently. No worker could renew then, so an expired lease proves nothing."""
         return since_boot() - self._last_failure < LONGEST_GRACE
 
     # -- the rest --------------------------------------------------------------------------------------------------

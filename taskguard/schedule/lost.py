@@ -1,10 +1,10 @@
-"""Runs that were published and have not ended: a message may be lost, and so may a worker, and both.
+"""Runs that were published and have not ended: the message, the worker or both may be lost.
 
-- The message is *queued* longer than it should be. The store says to one of all who ask that it is overdue.
-- The run had begun, and its lease is over: its worker died. A queue that keeps messages until they have ended brings it
-  again, unless it loses it (Redis hands one that it restores to a worker that is being killed at that moment). A run
-  that stays dead for as long as a message may be queued is published again.
-- The same, but the next slot has taken the entry of the run over by then. The entry remembers who was not at an end.
+- The message is *queued* for too long. The store asks exactly one scheduler to republish it.
+- The run started and its lease expired: its worker died. A queue that acknowledges late redelivers the message, unless
+  it loses it (Redis may restore a message to a worker that is being killed at that moment). If a run stays dead for as
+  long as a message may be queued, a scheduler republishes it.
+- The same, but the next slot owns the run's entry by then. The entry lists the jobs that had not ended.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Report(Protocol):
 
 @dataclass
 class Unfinished:
-    """What this process watches of an entry. All of it can be lost: the store has what counts."""
+    """The runs of an entry that this process watches. It may lose all of it: the store has what counts."""
 
     looks: dict[str, int] = field(default_factory=dict)
-    """The entries of its runs in the store, and when to look at them."""
+    """The store entries of its runs, and when to check each."""
     overtaken: dict[str, int | None] = field(default_factory=dict)
-    """Jobs that lost their entry to a later slot: when that was first seen here; None when they are done with."""
+    """Jobs that lost their entry to a later slot, and when this process first saw that; None once settled."""
 
     def watch(self, slot: Slot, at: int) -> None:
         self.looks.setdefault(slot.run_key, at)
@@ -43,7 +43,7 @@ class Unfinished:
 
 class Lookout:
     def __init__(self, store: Store, publishing: Publishing, report: Report, may_live: Callable[[], bool]) -> None:
-        """*may_live*: a run whose lease is over may live, since the store was away just now."""
+        """*may_live*: whether a run with an expired lease may be alive, since the store was just unavailable."""
         self._store = store
         self._publishing = publishing
         self._report = report
@@ -63,7 +63,7 @@ class Lookout:
     def _look_at(
         self, entry: ScheduledEntry, unfinished: Unfinished, run: Entry, now: int, publish: Publish
     ) -> list[float]:
-        """In how many seconds to look at this run again, and for what it has overtaken; nothing if all has ended."""
+        """Seconds until the next check of this run, and of the runs that it overtook; empty if all have ended."""
         slot = slot_of(entry, run)
         pauses = [] if slot is None else self._look_at_run(slot, run, now, publish)
         if run.unended and self._look_for_overtaken(entry, unfinished, run, now, publish):
@@ -76,7 +76,7 @@ class Lookout:
             if run.remaining <= 0:
                 return []
             self._publish_if_overdue(slot, publish)
-        elif run.state == "queued" and run.starts:  # it died, and a scheduler has it in hand, or died with it
+        elif run.state == "queued" and run.starts:  # its worker died; a scheduler is republishing it, or died doing so
             if run.remaining > 0:
                 return [CLAIM]
             return self._publish_again(slot, run.since, publish, now)
@@ -109,19 +109,19 @@ class Lookout:
             self._report("slot_republished", slot)
 
     def _publish_again(self, slot: Slot, since: float, publish: Publish, now: int) -> list[float]:
-        """Publish a run that had begun, the last time at *since*, and died. In how many seconds to look at it again."""
+        """Republish a run that last started at *since* and died. Return the seconds until its next check."""
         patience = self._publishing.lost_after(slot.entry)
         if not slot.entry.enabled:
-            return []  # perhaps because of what it does to workers
+            return []  # it may be disabled because it kills workers
         done = self._bring_back(slot, since, publish, now)
         return [] if done is False else [patience]
 
     def _bring_back(self, slot: Slot, since: float, publish: Publish, now: int) -> bool | Held | None:
-        """As `Publishing.again`; what its queue would have dropped by now is given up."""
+        """As `Publishing.again`, but give the run up if its message would have expired by now."""
         if not self._has_expired(slot, since, now):
             done = self._publishing.again(slot, publish)
             if done is True:
-                self._report("slot_republished", slot, detail="its worker died, and its message did not come again")
+                self._report("slot_republished", slot, detail="its worker died, and its message was not redelivered")
             return done
         done = self._publishing.give_up(slot)
         if done is True:
@@ -137,9 +137,9 @@ class Lookout:
     def _look_for_overtaken(
         self, entry: ScheduledEntry, unfinished: Unfinished, run: Entry, now: int, publish: Publish
     ) -> bool:
-        """Whether there is one that has not ended yet."""
+        """Whether an overtaken job has not ended yet."""
         if entry.timing.overlap == "cancel_other" or not entry.enabled:
-            return False  # the later one was to end them; or nothing is to run
+            return False  # the later slot cancels them; or the entry is disabled
         known = unfinished.overtaken
         known = unfinished.overtaken = {job: known.get(job, now) for job, _ in run.unended}
         patience = self._publishing.lost_after(entry) * MICROS
@@ -148,25 +148,25 @@ class Lookout:
             if slot is None:
                 known[job] = None
             elif (has_run_out(run) and payload.is_kept(run.payload)) or self._may_live():
-                break  # first comes the turn of the run that died last
+                break  # the run that died last goes first
             elif since is not None and now - since >= patience and self._is_over(slot, publish, now):
                 known[job] = None
         return any(since is not None for since in known.values())
 
     def _slot_to_bring_back(self, entry: ScheduledEntry, key: str, job: str, says: str, now: int) -> Slot | None:
-        """None also for one that may have ended so long ago that it is forgotten."""
+        """The slot of an overtaken job. None also if it may have ended so long ago that its receipt has expired."""
         at = payload.slot_in(says)
         if at is None or not payload.is_kept(says) or now - at > entry.keep_slots_for(now) * MICROS:
             return None
         return _slot_at(entry, at, job, key)
 
     def _is_over(self, slot: Slot, publish: Publish, now: int) -> bool:
-        """Publish it again, if its turn has come. Whether there is nothing left to be done for it."""
+        """Republish it if no other run holds the entry. Return whether nothing is left to do for it."""
         found = self._bring_back(slot, slot.at / MICROS, publish, now)
         if found is None:
             return False
         if not isinstance(found, Held):
-            return True  # it has ended, or has the entry of the run again, where it is watched
+            return True  # it has ended, or owns the entry again and is watched there
         if slot.entry.timing.overlap != "skip" or found.owner == slot.job_id:
             return False
         self._publishing.revoke(slot)
@@ -175,12 +175,12 @@ class Lookout:
 
 
 def slot_of(entry: ScheduledEntry, run: Entry) -> Slot | None:
-    """The slot that a run is for, if it is one of this entry as it is now."""
+    """The slot that a run is for, if it is a slot of this entry as configured now."""
     at = payload.slot_in(run.payload)
     return None if at is None else _slot_at(entry, at, run.owner, run.key)
 
 
 def _slot_at(entry: ScheduledEntry, at: int, job: str, key: str) -> Slot | None:
-    # Another key: `overlap` was changed meanwhile, and the worker knows it by the one in its message.
+    # If the key differs, `overlap` changed meanwhile; the worker uses the key in its message.
     slot = entry.slot(at)
     return slot if slot.job_id == job and slot.run_key == key else None

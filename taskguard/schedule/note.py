@@ -1,4 +1,4 @@
-"""What a job's message says of the slot that it is for: all that a worker needs, which may not know the timetable."""
+"""The slot in a job's message: all that a worker needs, since it may not know the timetable."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Note(NamedTuple):
     schedule: str
     """The entry's name."""
     at: float
-    """Seconds since 1970: the moment that the run is for."""
+    """The moment that the run is for, in seconds since 1970."""
     key: str
     run: str
-    """The entry of the store that the run holds."""
+    """The store entry that the run holds."""
     keep_for: float
     overlap: Overlap
 
@@ -32,7 +32,7 @@ class Note(NamedTuple):
 
     @classmethod
     def of(cls, found: Mapping[str, Any] | None) -> Note | None:
-        """The note in a message; None if it has none, or one that cannot be read."""
+        """The note in a message; None if it has none, or an unreadable one."""
         try:
             return None if not found else cls(**{name: found[name] for name in cls._fields})
         except (KeyError, TypeError):
@@ -40,5 +40,5 @@ class Note(NamedTuple):
 
 
 def may_be_of_a_slot(job_id: str) -> bool:
-    """Whether the id may have been made of a slot; other ids are random, unless somebody chose them."""
+    """Whether the id may be derived from a slot. Other ids are random, unless a caller chose them."""
     return job_id[14:15] == "5"  # the version of the UUID

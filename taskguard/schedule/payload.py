@@ -1,9 +1,9 @@
-"""What the entry of a run says of it: which slot it is for, and whether schedulers may bring it back if it dies.
+"""The payload of a run's entry: which slot it is for, and whether schedulers may republish it if its worker dies.
 
-The latter is known to the worker alone, which says so when it begins: the queue keeps the message until the job has
-ended, and it is the one that the schedule made. A run whose message was acknowledged before it began is gone with its
-worker, as any job of such a task. And a retry counts tries, and may have other arguments, of which a scheduler knows
-nothing: its own message comes again, or none.
+Only the worker knows the latter, and records it when it starts the run. Schedulers may republish if the queue keeps the
+message until the job has ended, and the message is the one that the schedule made. A run whose message was acknowledged
+before it started is lost with its worker, like any job of such a task. A retry counts tries and may have other
+arguments, which a scheduler does not know: only the queue can redeliver its message.
 """
 
 from __future__ import annotations
@@ -22,5 +22,5 @@ def slot_in(payload: str) -> int | None:
 
 
 def is_kept(payload: str) -> bool:
-    """Whether the run is to come again if its worker dies."""
+    """Whether the run must come again if its worker dies."""
     return payload.endswith(_KEPT)

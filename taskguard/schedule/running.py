@@ -1,4 +1,4 @@
-"""A scheduled run, as its worker claims it: by the note that came with the message."""
+"""The claim of a scheduled run, as its worker makes it from the note in the message."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from taskguard.schedule.note import Note
 
 
 def claim_of(note: Note, owner: str, lease: float, attempt: str = "", *, kept: bool = False) -> Claim:
-    """Adopts the run that the scheduler has queued for this job.
+    """Adopts the run that the scheduler queued for this job. The store answers:
 
-    `Completed`: this job has ended, or was skipped or cancelled: a doubled message of its slot. `Held` by this very
-    owner: it is running elsewhere. `Held` by another: the runs of two slots meet, and `note.overlap` says what then;
-    with "skip" this job's receipt that it was skipped is written in the same step.
+    - `Completed`: this job has ended, or was skipped or cancelled. The message is a duplicate of its slot's.
+    - `Held` by this owner: the job is running elsewhere.
+    - `Held` by another owner: the runs of two slots overlap, and `note.overlap` decides. With "skip" the store writes
+      this job's receipt in the same step.
 
-    *kept*: the queue keeps the message until the job has ended. If its worker dies, it is to come again.
+    *kept*: the queue keeps the message until the job has ended. If its worker dies, the job must come again.
     """
     return Claim(
         note.run,

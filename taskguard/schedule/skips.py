@@ -1,4 +1,4 @@
-"""When one holder keeps slot after slot from running, somebody should look at it."""
+"""Warn when one run keeps slot after slot from running."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from taskguard.schedule.entry import ScheduledEntry
 from taskguard.schedule.payload import slot_in
 
 WARN_AFTER = 5
-"""Slots in a row skipped because of one run; then again at twice as many, and so on."""
+"""Warn after this many skipped slots in a row, then after twice as many, and so on."""
 _MOST = 10_000
 
 
 def skipped_in_a_row(entry: ScheduledEntry, run: Entry, before: int, up_to: int) -> int:
-    """How many slots this run has kept from running, if that is worth a warning now; else 0."""
+    """How many slots this run has kept from running, if a warning is due now; else 0."""
     begun = slot_in(run.payload)
     if begun is None:
         return 0

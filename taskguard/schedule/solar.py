@@ -1,7 +1,7 @@
 """Dawn, noon, dusk and the like, at a place on Earth. Needs the package `ephem`.
 
-An instant found by iteration differs by some milliseconds with the moment it is looked for from. So each day's is
-always looked for from an hour before that day, in UTC, and rounded to the second.
+`ephem` finds an instant by iteration, and the result varies by milliseconds with the start of the search. So the search
+for a day's event always starts an hour before that day, in UTC, and the result is rounded to the second.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from taskguard.schedule.boundaries import MICROS, micros, moment_of
 _DAY = timedelta(days=1)
 _BEFORE = timedelta(hours=1)
 _APART = timedelta(hours=12)
-"""Less than that is never between two events of one kind."""
+"""Two events of one kind are never closer than this."""
 _MOST_DAYS = 400
-"""The sun does not rise for half a year at most."""
+"""How far the search goes: the polar night lasts at most half a year."""
 _DAYS_KEPT = 1000
-"""In the polar night, half a year is looked through each time."""
+"""How many days are cached: in the polar night each search covers half a year."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Solar:
         return known
 
     def _compute(self, day: datetime) -> Iterator[int]:
-        """Two, where the event comes a little earlier each day and has just come to be before midnight in UTC."""
+        """The events of a day: two on a day when the event, a little earlier each day, moves across midnight in UTC."""
         found = self.next_event(day - _BEFORE)
         while found is not None and (at := round(micros(found) / MICROS) * MICROS) < micros(day + _DAY):
             if at >= micros(day):

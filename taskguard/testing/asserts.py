@@ -62,8 +62,8 @@ def _key_and_store(what: Any, args: Any, kwargs: Any) -> tuple[str, Any]:
         raise ConfigurationError(f"{what!r} is neither a guarded task nor a Guard")
     given = kwargs.pop("idempotency_key", None)
     key = guarded.keys.explicit(given) if given else guarded.key(*args, **kwargs)
-    guarding = getattr(guarded, "guarding", None)
-    return key, guarding.guard.store if guarding is not None else guarded.own_guard.store
+    app_guard = getattr(guarded, "app_guard", None)
+    return key, app_guard.guard.store if app_guard is not None else guarded.own_guard.store
 
 
 def _line(run: Lease, store: WatchedStore) -> str:

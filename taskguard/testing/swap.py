@@ -12,8 +12,8 @@ from taskguard.protocol.store import Store
 
 T = TypeVar("T")
 
-_OF_APP = ("_store", "guard", "calls", "marks", "identity")
-"""Attributes that an app's guarding derives from its store."""
+_OF_APP = ("_store", "guard", "calls", "confirmations", "identity")
+"""Attributes that an app's app_guard derives from its store."""
 
 
 @contextmanager
@@ -34,9 +34,9 @@ def on_store(target: T, store: Store) -> Iterator[T]:
 @contextmanager
 def _app_on(app: Any, store: Store) -> Iterator[None]:
     from taskguard.celery import install
-    from taskguard.celery.guarding import guarding_of
+    from taskguard.celery.guarding import app_guard_of
 
-    made = vars(guarding_of(install(app)))
+    made = vars(app_guard_of(install(app)))
     kept = {name: made.pop(name) for name in _OF_APP if name in made}
     made["_store"] = store
     try:

@@ -9,7 +9,7 @@ import redis
 from celery import Celery
 
 from taskguard.celery import singleton_task
-from taskguard.celery.guarding import guarding_of
+from taskguard.celery.guarding import app_guard_of
 from taskguard.celery.rescue import Rescuer
 from taskguard.celery.unacked import Unacked
 from taskguard.protocol.store import Claim, Claimant, Ending
@@ -44,7 +44,7 @@ class Broker:
         self.charge, self.plain = charge, plain
         self.connections: list[Any] = []
         self.client = self.channel().client
-        self.store = guarding_of(self.app).guard.store
+        self.store = app_guard_of(self.app).guard.store
 
     def channel(self) -> Any:
         connection = self.app.connection_for_read()

@@ -125,7 +125,7 @@ class TestAnswering:
 
     def test_a_job_that_waited_too_long_tells_so_once(self, follow):
         task = make_task(follow.app, on_conflict="wait", wait_up_to=1)
-        guard = task.taskguard.guarding.guard
+        guard = task.taskguard.app_guard.guard
         guard.ask(guard.new_claim(task.taskguard.key(1), "twin", task.taskguard.policy))
         first = deliver_linked(task, follow, id=id_of(task), since=time.time() - 5)
         assert first.info.state == "FAILURE"

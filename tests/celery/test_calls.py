@@ -131,7 +131,7 @@ class TestCallbacks:
             task.apply_async((0,), idempotency_key="used")
             sent(app)
         elif policy.get("on_conflict"):
-            guard = task.taskguard.guarding.guard
+            guard = task.taskguard.app_guard.guard
             guard.ask(guard.new_claim(task.taskguard.key(1), "twin", task.taskguard.policy))  # it is running
         step = f"step of {app.main}"
         following = follow.s().set(headers={"taskguard_idempotency_key": "used"} if by_key else {})
@@ -299,7 +299,7 @@ class TestBroker:
             return a
 
         add.delay(0)
-        app._taskguard.marks._send = lambda *batch: None  # the store is told nothing
+        app._taskguard.confirmations._send = lambda *batch: None  # the store is told nothing
         add.delay(1), add.delay(1)
         assert len(sent(app)) == 2
 
@@ -400,7 +400,7 @@ class TestMissingMessages:
         time.sleep(0.05)
         add.delay(1)
         assert len(sent(app)) == 1
-        app._taskguard.marks.add = lambda *facts: None  # its publisher dies before it has marked it
+        app._taskguard.confirmations.add = lambda *facts: None  # its publisher dies before it has marked it
         first = add.apply_async((2,), countdown=50)
         add.delay(2)
         again = sent(app)[-1]
@@ -477,7 +477,7 @@ def test_a_call_whose_twin_is_no_task_has_a_result_of_its_own(owner):
     def add(a):
         return a
 
-    guard = app.tasks[add.name].taskguard.guarding.guard
+    guard = app.tasks[add.name].taskguard.app_guard.guard
     guard.ask(guard.new_claim(add.taskguard.key(1), owner, add.taskguard.policy))
     result = add.delay(1)
     assert ids(sent(app)) == [result.id]

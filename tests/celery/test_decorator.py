@@ -410,7 +410,7 @@ class TestInstall:
 
         add.delay(1)
         install(app)
-        with pytest.raises(ConfigurationError, match="in use"):
+        with pytest.raises(ConfigurationError, match="already uses taskguard"):
             install(app, queued_for=3)
 
     def test_what_was_given_wins_over_the_configuration(self):

@@ -33,7 +33,7 @@ def test_it_is_put_back_for_a_second_where_rabbitmq_itself_delays(exchange_type,
         return a
 
     task = app.tasks[add.name]
-    guard = task.taskguard.guarding.guard
+    guard = task.taskguard.app_guard.guard
     guard.ask(guard.new_claim(task.taskguard.key(1), "twin", task.taskguard.policy))
     before = datetime.now(timezone.utc)
     deliver(task, "put back", 1)

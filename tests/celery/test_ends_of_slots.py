@@ -11,7 +11,7 @@ from kombu.exceptions import OperationalError
 
 from taskguard import StaleFenceError, StoreUnavailableError, current_fence
 from taskguard.celery import install
-from taskguard.celery.guarding import guarding_of
+from taskguard.celery.guarding import app_guard_of
 from taskguard.celery.scheduled import make_aware
 from taskguard.guard import Guard
 from taskguard.protocol.store import Claim, Ending, Lease
@@ -41,7 +41,7 @@ def made(body: Any, conf: dict[str, Any] | None = None, **options: Any) -> Any:
 def publish(task: Any, **options: Any) -> Slot:
     """The slot, as a scheduler leaves it for its worker."""
     slot = every(3600, **options).slot(AT)
-    store = guarding_of(task.app).guard.store
+    store = app_guard_of(task.app).guard.store
     assert isinstance(store.claim(replace(claim_of(slot.note(), slot.job_id, 86400.0), state="queued")), Lease)
     return slot
 
@@ -91,7 +91,7 @@ def test_a_body_that_runs_unguarded_as_its_key_cannot_be_asked_for():
         ran.append(a)
 
     task = made(body, {"taskguard_on_store_error": "run_unguarded"})
-    slot, guard = publish(task), guarding_of(task.app).guard
+    slot, guard = publish(task), app_guard_of(task.app).guard
     guard.patience, claim = 0.0, guard.store.claim
     guard.store.claim = lambda asked, *rest: claim(asked, *rest) if asked.key == slot.run_key else away()
     assert deliver_slot(task, slot, 1).info is None and ran == [1]
@@ -100,7 +100,7 @@ def test_a_body_that_runs_unguarded_as_its_key_cannot_be_asked_for():
 
 def test_a_job_that_must_wait_and_was_acknowledged_early_while_the_broker_is_away(monkeypatch):
     task = made(same, acks_late=False)
-    slot, guard = publish(task, overlap="buffer_all"), guarding_of(task.app).guard
+    slot, guard = publish(task, overlap="buffer_all"), app_guard_of(task.app).guard
     guard.ask(guard.new_claim(task.taskguard.key(1), "another", task.taskguard.policy))
 
     def refuse(*_: Any, **__: Any) -> Any:
@@ -118,7 +118,7 @@ def test_the_result_of_a_plain_task_stands_though_its_schedule_does_not_hear_of_
     app.task(name="plain", shared=False, acks_late=True)(same)
     task = app.tasks["plain"]
     make_aware(task)
-    slot, guard, patiently = publish(task), guarding_of(app).guard, Guard._patiently
+    slot, guard, patiently = publish(task), app_guard_of(app).guard, Guard._patiently
     monkeypatch.setattr(Guard, "_patiently", lambda self, verb, who, patience: patiently(self, verb, who, 0.0))
     guard.store.complete = away
     answer = deliver_slot(task, slot, 1)
@@ -176,7 +176,7 @@ def test_the_one_more_run_is_not_joined_to_the_run_before_it(hold, ignore_result
         ran.append(b)
 
     task = made(body, key="a", **options)
-    guard, key = guarding_of(task.app).guard, task.taskguard.key(1)
+    guard, key = app_guard_of(task.app).guard, task.taskguard.key(1)
     older = guard.store.claim(Claim(key, "older", "attempt", lease=60, keep_for=60, payload="job:older"))
     deliver(task, "job", 1, "newest", id="job")
     guard.store.complete(older, Ending(how="succeeded", keep_for=60, outcome=guard.outcomes.encode("older")))
@@ -204,7 +204,7 @@ def test_a_run_beside_another_stays_ended_though_the_store_goes_away_after_that(
         ran.append(a)
 
     task = made(body, enforce=False)
-    guard = guarding_of(task.app).guard
+    guard = app_guard_of(task.app).guard
     guard.ask(guard.new_claim(task.taskguard.key(1), "another", task.taskguard.policy))
     guard.patience, release = 0.0, guard.store.release
     guard.store.release = lambda who, *rest, **how: away() if how.get("anyway") else release(who, *rest, **how)

@@ -259,7 +259,7 @@ def test_both_copies_alive_and_it_still_runs_once(make_scene):
 
 def test_a_job_takes_the_place_of_a_queued_twin_that_does_not_come(make_scene):
     scene = make_scene()
-    guard = scene.job("kin").taskguard.guarding.guard
+    guard = scene.job("kin").taskguard.app_guard.guard
     key = scene.job("kin").taskguard.key(scene.key)
     guard.ask(guard.new_claim(key, "died", scene.job("kin").taskguard.policy, state="queued", payload="kin:?"))
     result = scene.call("kin", value=1)

@@ -74,7 +74,7 @@ def test_of_a_failure_celery_looks(app, looks, job):
 def test_an_end_that_the_store_has_not_accepted_is_looked_for(looks, app, job):
     app.conf.taskguard_on_store_error = "run_unguarded"
     task = make_task(app, double, lease=1)
-    task.taskguard.guarding.guard.patience = 0.0
+    task.taskguard.app_guard.guard.patience = 0.0
     goes_away_after(store_of(app), "complete", 0)
     deliver(task, job, 2)
     assert looked_for(looks, job) == 1

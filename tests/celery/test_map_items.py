@@ -34,7 +34,7 @@ def make_task(body: Any = None, *, conf: Any = None, **options: Any) -> Any:
         return a if body is None else body(task)
 
     task = app.tasks[add.name]
-    task.taskguard.guarding.guard.patience = 0.0
+    task.taskguard.app_guard.guard.patience = 0.0
     return task
 
 
@@ -95,7 +95,7 @@ def test_hold_queued_leaves_the_key_free_while_an_item_runs():
 @pytest.mark.parametrize("on_done", ["rerun", "reuse_success"])
 def test_enforce_false_runs_an_item_beside_another_run(on_done):
     task = make_task(lambda task: current_fence().key, enforce=False, on_done=on_done, keep_for=7200)
-    guard = task.taskguard.guarding.guard
+    guard = task.taskguard.app_guard.guard
     twin = guard.ask(guard.new_claim(task.taskguard.key(1), "twin", task.taskguard.policy))[1]
     [key] = map_over(task, 1, task_id="beside").retval
     assert key.startswith(f"{task.taskguard.key(1)}:beside:")
@@ -153,7 +153,7 @@ def test_an_item_whose_end_the_store_cannot_hear(chosen, monkeypatch):
 def test_an_outcome_of_the_other_queue_that_cannot_be_read_is_an_error_of_the_item():
     """RQ keeps what JSON would change as a pickle, and this app accepts none."""
     task = make_task(on_done="reuse_success", keep_for=7200)
-    guard = task.taskguard.guarding.guard
+    guard = task.taskguard.app_guard.guard
     lease = guard.ask(guard.new_claim(task.taskguard.key(1), "another", task.taskguard.policy))[1]
     outcome = QueueOutcomes(DefaultSerializer).encode((1, 2))
     assert guard.store.complete(lease, Ending(how="succeeded", keep_for=60, outcome=outcome))
@@ -164,7 +164,7 @@ def test_an_outcome_of_the_other_queue_that_cannot_be_read_is_an_error_of_the_it
 
 def hold_for(task: Any, questions: int, monkeypatch: Any) -> list[Any]:
     """Another run has the key until it was asked for so often; the kinds of all events from now on."""
-    guard, kinds, asked = task.taskguard.guarding.guard, [], []
+    guard, kinds, asked = task.taskguard.app_guard.guard, [], []
     twin = guard.ask(guard.new_claim(task.taskguard.key(1), "twin", task.taskguard.policy))[1]
     claim = guard.store.claim
 

@@ -28,4 +28,4 @@ def test_a_worker_that_is_switched_off_runs_every_message(make_fleet, tmp_path):
             stopped.get(timeout=20)
     log = fleet.workers[0].log()
     assert "this process guards nothing" in log
-    assert "is not settled" not in log  # the parent did not ask the store either
+    assert "settle it" not in log  # the parent did not ask the store either

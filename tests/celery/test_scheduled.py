@@ -12,7 +12,7 @@ from celery.exceptions import Ignore
 from taskguard import StoreUnavailableError
 from taskguard.celery import install
 from taskguard.celery.delivery import Deferred
-from taskguard.celery.guarding import guarding_of
+from taskguard.celery.guarding import app_guard_of
 from taskguard.celery.scheduled import make_aware
 from taskguard.protocol.store import Lease
 from taskguard.schedule.entry import Slot
@@ -86,7 +86,7 @@ def away(*args: Any, **options: Any) -> Any:
 def test_a_slot_whose_skipping_the_store_cannot_hear_of_is_put_back_whatever_was_chosen(chosen, monkeypatch):
     task = make_plain(lambda: None, taskguard_on_store_error=chosen)
     entry = every(3600, overlap="skip")
-    store = guarding_of(task.app).guard.store
+    store = app_guard_of(task.app).guard.store
     queued = replace(claim_of(entry.slot(AT).note(), "another", 60), state="queued")
     assert isinstance(store.claim(queued), Lease)
     slot = entry.slot(AT + 3_600_000_000)

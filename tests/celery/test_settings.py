@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 
 from taskguard import ConfigurationError
-from taskguard.celery.guarding import Guarding
+from taskguard.celery.guarding import AppGuard
 from taskguard.celery.settings import Settings, store_of, visibility_timeout
 from tests.servers import require
 
@@ -97,7 +97,7 @@ def test_settings_are_found_under_the_prefix_of_djangos_settings():
 
     app = Celery("django", set_as_current=False)
     app.config_from_object(Django, namespace="CELERY")
-    settings = Guarding(app, app.send_task).settings
+    settings = AppGuard(app, app.send_task).settings
     assert (settings.namespace, settings.tasks) == ("shop", {"billing.*": {"lease": 60}})
 
 
@@ -135,11 +135,11 @@ def test_a_wrong_setting_says_what_to_write(name, value, problem):
 def test_an_end_is_remembered_longer_than_a_message_can_come_back():
     app = app_with(broker_transport_options={"visibility_timeout": 43200})
     assert visibility_timeout(app) == 43200
-    assert Guarding(app, app.send_task).keep_for == 86400
-    assert Guarding(app_with(), app.send_task).keep_for == 7200
+    assert AppGuard(app, app.send_task).keep_for == 86400
+    assert AppGuard(app_with(), app.send_task).keep_for == 7200
 
 
 def test_a_message_is_put_back_for_less_than_half_the_visibility_timeout():
     app = app_with(broker_transport_options={"visibility_timeout": 9})
-    assert Guarding(app, app.send_task).longest_delay == 3
-    assert Guarding(app_with(), app.send_task).longest_delay == 30
+    assert AppGuard(app, app.send_task).longest_delay == 3
+    assert AppGuard(app_with(), app.send_task).longest_delay == 30

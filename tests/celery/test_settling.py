@@ -16,9 +16,9 @@ from celery.exceptions import TaskRevokedError
 from celery.worker.request import Request
 
 from taskguard.celery import install, settling, singleton_task
-from taskguard.celery.guarding import guarding_of
+from taskguard.celery.guarding import app_guard_of
 from taskguard.celery.headers import ATTEMPT, with_envelope
-from taskguard.celery.parent_timer import Later
+from taskguard.celery.parent_timer import ParentTimer
 from taskguard.celery.scheduled import make_aware
 from taskguard.engine.envelope import Envelope
 from taskguard.errors import StoreUnavailableError
@@ -100,7 +100,7 @@ def test_what_celery_has_given_up_is_settled_as_soon_as_the_store_is_back(monkey
 
 
 def test_a_store_that_was_away_just_before_the_worker_ends_is_asked_once_more(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(settling, "later", Later())
+    monkeypatch.setattr(settling, "parent_timer", ParentTimer())
     store = AwayOnce(MemoryStore())
     request = request_of(
         plain(make_app(store)), **with_envelope({}, Envelope(id=SLOT.job_id, slot=SLOT.note().as_dict()))
@@ -109,16 +109,16 @@ def test_a_store_that_was_away_just_before_the_worker_ends_is_asked_once_more(mo
     assert isinstance(store.claim(claim), Lease)
     request._taskguard.settle("failed")
     assert store.get(SLOT.run_key).state == "running"
-    settling.later.finish()
+    settling.parent_timer.finish()
 
     assert store.get(SLOT.run_key).how == "failed"
 
 
 def test_what_is_left_when_the_worker_has_stopped_is_settled_then():
-    later, done = Later(), []
-    later.call(3600, lambda: done.append("first"))
-    later.call(3600, lambda: later.call(3600, lambda: done.append("again")))  # its time is over too
-    later.finish()
+    timer, done = ParentTimer(), []
+    timer.call(3600, lambda: done.append("first"))
+    timer.call(3600, lambda: timer.call(3600, lambda: done.append("again")))  # its time is over too
+    timer.finish()
 
     assert done == ["first"]
 
@@ -160,7 +160,7 @@ def test_how_a_slot_ended_is_remembered_for_longer_than_its_message_can_come_bac
     app.conf.broker_url = "redis://localhost"
     app.conf.broker_transport_options = {"visibility_timeout": 12 * 3600}
 
-    assert guarding_of(app).keep_of(every(1).slot(SLOT.at).note()) == 24 * 3600
+    assert app_guard_of(app).keep_of(every(1).slot(SLOT.at).note()) == 24 * 3600
 
 
 def test_a_silent_store_does_not_stop_the_parent(make_scene):

@@ -133,7 +133,7 @@ def test_an_app_whose_own_send_task_changes_the_arguments_shows_those(redis_serv
 def test_a_message_that_is_put_back_shows_what_it_showed(redis_server: RedisServer):
     app = app_on(redis_server)
     plain, ours = make_both(app)
-    guard = ours.taskguard.guarding.guard
+    guard = ours.taskguard.app_guard.guard
     guard.ask(guard.new_claim(ours.taskguard.key("s3cr3t"), "twin", ours.taskguard.policy))
     deliver(ours, "job", "s3cr3t", request={"argsrepr": "(***,)", "kwargsrepr": "{}", "callbacks": [plain.si()]})
     [message] = sent(app)
@@ -217,7 +217,7 @@ def test_whatever_is_raised_meanwhile_reaches_the_caller_and_the_key_is_free(
 
 def test_a_store_may_copy_its_claims(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch):
     _, ours = make_both(app_on(redis_server))
-    store = ours.taskguard.guarding.calls.store
+    store = ours.taskguard.app_guard.calls.store
     claim = store.claim
     monkeypatch.setattr(store, "claim", lambda asked: claim(Claim(**asdict(asked))))
     assert not ours.delay("x").taskguard.duplicate
@@ -229,7 +229,7 @@ def test_it_reaches_the_caller_also_if_the_store_does_not_answer_then(
 ):
     app = app_on(redis_server)
     _, ours = make_both(app)
-    store = ours.taskguard.guarding.calls.store
+    store = ours.taskguard.app_guard.calls.store
     claim_of_others = store.claim
 
     def goes_away_meanwhile(claim: Any) -> Any:

@@ -82,7 +82,7 @@ def test_a_job_whose_time_is_over_while_its_retry_is_published(before):
         raise self.retry(countdown=0)
 
     task = app.tasks[again.name]
-    time_is_over(task.taskguard.guarding, "send", before=before)
+    time_is_over(task.taskguard.app_guard, "send", before=before)
     assert deliver(task, "retried", 1).info.state == "FAILURE"
     for message in sent(app):
         deliver(task, "retried", 1, request={"retries": 1}, **ours_of(message))
@@ -93,9 +93,9 @@ def test_a_job_whose_time_is_over_while_its_retry_is_published(before):
 @pytest.mark.parametrize("before", [False, True])
 def test_a_job_whose_time_is_over_while_it_is_put_back(before):
     task = make_task(on_conflict="wait")
-    guard = task.taskguard.guarding.guard
+    guard = task.taskguard.app_guard.guard
     _, twin = guard.ask(guard.new_claim(task.taskguard.key(1), "twin", task.taskguard.policy))
-    time_is_over(task.taskguard.guarding.app.amqp, "send_task_message", before=before)
+    time_is_over(task.taskguard.app_guard.app.amqp, "send_task_message", before=before)
     assert deliver(task, "put back", 1).info.state == "FAILURE"
     guard.store.forget(twin.key)
     for message in sent(task.app):

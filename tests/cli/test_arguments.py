@@ -31,7 +31,7 @@ def test_arguments_are_in_it_if_they_were_asked_for(history: Any, caplog: pytest
         pay.delay(1, "4111-1111")
         pay.delay(1, card="x" * 1000)
         pay.apply((2, "4222"))
-    guard = pay.taskguard.guarding.calls
+    guard = pay.taskguard.app_guard.calls
     guard.recorder.flush()
 
     past = decisions(guard.store)

@@ -48,7 +48,7 @@ def test_a_duplicate_at_a_worker_is_explained(scene: Scene, run: Run):
     assert skip["where"].split(":")[0] in shown
     assert f"job {running.id} at " in shown and f":{begun['pid']}" in shown
     assert "secret" not in shown + json.dumps(explained)
-    store = scene.job("job").taskguard.guarding.guard.store
+    store = scene.job("job").taskguard.app_guard.guard.store
     assert "secret" not in "".join(line.text for line in store.history.read())
     scene.gate.open("gate")
     assert running.get(timeout=20) == "secret-value"
@@ -59,7 +59,7 @@ def test_a_holder_that_was_killed_is_shown_and_the_one_that_took_over(scene: Sce
     held = scene.call("short", gate="gate")
     scene.begun()
     key = scene.job("short").taskguard.key(scene.key)
-    wait_until(lambda: decisions(scene.job("short").taskguard.guarding.guard.store, key))
+    wait_until(lambda: decisions(scene.job("short").taskguard.app_guard.guard.store, key))
     worker.kill()
 
     wait_until(lambda: [e["state"] for e in answer(run("ls", *APP, "--json"))] == ["ran-out"])
@@ -89,7 +89,7 @@ def test_an_app_can_do_without_a_history(make_fleet: Any, tmp_path: Any):
     scene.fleet.start_worker()
     assert scene.call(value=1).get(timeout=20) == 1
 
-    store = scene.job("job").taskguard.guarding.guard.store
+    store = scene.job("job").taskguard.app_guard.guard.store
     assert store.execute("EXISTS", "taskguard:history:{taskguard}:ordinary") == 0
 
 
@@ -97,7 +97,7 @@ def test_a_child_of_the_pool_tells_before_it_ends(scene: Scene, monkeypatch: Any
     from celery.signals import worker_process_shutdown
 
     monkeypatch.setattr("taskguard.history.GATHER", 60)
-    guard = scene.job("job").taskguard.guarding.guard
+    guard = scene.job("job").taskguard.app_guard.guard
     guard.run("key", int, keep_for=60)
     assert decisions(guard.store) == []
     worker_process_shutdown.send(sender=None, pid=1, exitcode=0)
@@ -125,7 +125,7 @@ def test_the_doctor_sees_the_messages_that_a_busy_worker_keeps(scene: Scene):
     wait_until(lambda: kept.id in _ids_at_workers(scene.fleet.app))
     wait_until(lambda: time.time() - scene.entry(key="kept").since > SETTLES_WITHIN)
 
-    store = scene.job("job").taskguard.guarding.guard.store
+    store = scene.job("job").taskguard.app_guard.guard.store
     assert "TG211" not in [finding.id for finding in examine(store, scene.fleet.app)]
     scene.gate.open("gate")
     kept.get(timeout=20)

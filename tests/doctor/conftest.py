@@ -9,7 +9,7 @@ from celery import Celery
 
 from taskguard import open_store
 from taskguard.celery import install
-from taskguard.celery.guarding import guarding_of
+from taskguard.celery.guarding import app_guard_of
 from taskguard.doctor import Finding, examine
 from tests.servers import RedisServer, require
 
@@ -62,4 +62,4 @@ def make_app(make_redis: Any) -> Iterator[Callable[..., Celery]]:
 @pytest.fixture
 def look_at() -> Examine:
     """The findings about an app and its store, by id."""
-    return lambda app: by_id(examine(guarding_of(app).guard.store, app))
+    return lambda app: by_id(examine(app_guard_of(app).guard.store, app))

@@ -18,7 +18,7 @@ from celery.beat import Scheduler
 from taskguard import open_store
 from taskguard.celery import singleton_task
 from taskguard.celery.beat import guarded
-from taskguard.celery.guarding import guarding_of
+from taskguard.celery.guarding import app_guard_of
 from taskguard.doctor import IDS, examine
 from taskguard.doctor.broker import SETTLES_WITHIN
 from taskguard.events import Event
@@ -222,7 +222,7 @@ def test_tg201_a_job_that_ran_longer_than_the_visibility_timeout(make_app: Any, 
     def long() -> None: ...
 
     key = long.taskguard.key()
-    guard = guarding_of(app).guard
+    guard = app_guard_of(app).guard
     _tell(guard, Event(kind="claimed", key=key, owner="job", state="running"), ago=50)
     _tell(guard, Event(kind="completed", key=key, owner="job"), ago=10)
 
@@ -259,7 +259,7 @@ def test_tg203_a_job_that_waited_longer_than_its_entry(make_app: Any, look_at: E
     @singleton_task(app, shared=False, name="slow")
     def slow() -> None: ...
 
-    key, guard = slow.taskguard.key(), guarding_of(app).guard
+    key, guard = slow.taskguard.key(), app_guard_of(app).guard
     _tell(guard, Event(kind="claimed", key=key, owner="job", state="queued"), ago=9000)
     _tell(guard, Event(kind="claimed", key=key, owner="job", state="running"), ago=0)
 
@@ -377,7 +377,7 @@ def test_tg209_a_delay_longer_than_the_visibility_timeout(make_app: Any, look_at
     def later() -> None: ...
 
     later.apply_async(countdown=7200)
-    guarding_of(app).calls.recorder.flush()
+    app_guard_of(app).calls.recorder.flush()
 
     [finding] = look_at(app)["TG209"]
     assert (finding.about, finding.level) == ("later", "warning")
@@ -390,7 +390,7 @@ def test_a_delay_is_no_time_in_the_queue(make_app: Any, look_at: Examine):
     @singleton_task(app, shared=False, name="later")
     def later() -> None: ...
 
-    key, guard = later.taskguard.key(), guarding_of(app).guard
+    key, guard = later.taskguard.key(), app_guard_of(app).guard
     _tell(guard, Event(kind="claimed", key=key, owner="job", state="queued", lasts=290000), ago=90000)
     _tell(guard, Event(kind="claimed", key=key, owner="job", state="running", lasts=30), ago=0)
 
@@ -409,7 +409,7 @@ def test_tg301_a_key_that_ignores_an_argument_that_varies(make_app: Any, look_at
     charge.delay(1, 500)
     charge.delay(1, cents=500)
     charge.delay(1, 700)
-    guarding_of(app).calls.recorder.flush()
+    app_guard_of(app).calls.recorder.flush()
 
     [finding] = look_at(app)["TG301"]
     assert finding.about == "charge"
@@ -423,16 +423,16 @@ def test_no_tg301_about_calls_that_are_done_later(make_app: Any, look_at: Examin
     @singleton_task(app, shared=False, name="charge", key="order", on_conflict=on_conflict)
     def charge(order: int, cents: int) -> None: ...
 
-    guarding = guarding_of(app)
+    app_guard = app_guard_of(app)
     key, job = charge.taskguard.key(1), Event(kind="claimed", key=charge.taskguard.key(1), owner="b", state="running")
-    with guarding.guard.hold(key):  # a job is running
+    with app_guard.guard.hold(key):  # a job is running
         for cents in (500, 700, 900):
             charge.delay(1, cents)
-        _tell(guarding.guard, replace(job, kind="duplicate", holder="a", differs=("cents",)), ago=2)
-        _tell(guarding.guard, replace(job, kind="duplicate", holder="a", differs=("cents",)), ago=1)  # it was put back
+        _tell(app_guard.guard, replace(job, kind="duplicate", holder="a", differs=("cents",)), ago=2)
+        _tell(app_guard.guard, replace(job, kind="duplicate", holder="a", differs=("cents",)), ago=1)  # it was put back
     if on_conflict == "wait":
-        _tell(guarding.guard, job, ago=0)
-    guarding.calls.recorder.flush()
+        _tell(app_guard.guard, job, ago=0)
+    app_guard.calls.recorder.flush()
 
     assert [*look_at(app)] == found
 
@@ -445,7 +445,7 @@ def test_no_tg301_where_the_same_call_came_twice(make_app: Any, look_at: Examine
 
     for _ in range(2):
         charge.delay(1, 500)
-    guarding_of(app).calls.recorder.flush()
+    app_guard_of(app).calls.recorder.flush()
 
     assert look_at(app) == {}
 

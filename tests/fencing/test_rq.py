@@ -56,7 +56,7 @@ def test_a_horse_that_was_replaced_is_refused_and_writes_nothing_to_its_job(
     assert scene.result(job) == second["token"]
     paused.resume()
     scene.ledger.wait_for("failed", 1, key=scene.key, error="StaleFenceError")
-    paused.wait_for_log("nothing to tell")
+    paused.wait_for_log("nothing to report")
 
     assert scene.status(job) == "finished"
     assert open_client(url).execute("SELECT cents FROM account WHERE id = 'one'") == [(second["token"],)]

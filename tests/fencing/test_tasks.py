@@ -48,8 +48,8 @@ def test_a_task_that_runs_unguarded_has_a_fence_and_does_not_do_again_what_it_ha
 
     with pytest.raises(SystemExit):
         charge.apply(("a",)).get()
-    store = charge.taskguard.guarding.guard.store
-    charge.taskguard.guarding.guard.patience = 0.1
+    store = charge.taskguard.app_guard.guard.store
+    charge.taskguard.app_guard.guard.patience = 0.1
     store.claim = silent
     assert charge.apply(("a",)).get() is False
     assert fences[0].token < fences[1].token

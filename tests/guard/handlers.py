@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from taskguard import Guard, StoreError
 from taskguard.protocol.store import Claimant
-from taskguard.runtime.confirmations import Marks
+from taskguard.runtime.confirmations import Confirmations
 
 ENOUGH = 20
 
@@ -39,7 +39,7 @@ class Cycle:
 class Uses:
     def __init__(self, url: str) -> None:
         self.guard = Guard(url, namespace=uuid4().hex, listeners=[])
-        self.marks = Marks(self.guard.store)
+        self.confirmations = Confirmations(self.guard.store)
         self.count = 0
         self.within = 0
 
@@ -57,7 +57,7 @@ class Uses:
         key = uuid4().hex
         with self.guard.hold(key, lease=5):
             self.count += 1
-        self.marks.add(Claimant(key, key, key), 60, 60)
+        self.confirmations.add(Claimant(key, key, key), 60, 60)
 
 
 def main(url: str, how: str, seconds: str) -> None:

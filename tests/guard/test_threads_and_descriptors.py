@@ -12,7 +12,7 @@ import pytest
 
 from taskguard import Guard
 from taskguard.protocol.store import Claimant
-from taskguard.runtime.confirmations import Marks
+from taskguard.runtime.confirmations import Confirmations
 from taskguard.stores.memory import MemoryStore
 from tests.guard.test_signal_storms import STORES, url_of
 from tests.waiting import wait_until
@@ -81,10 +81,10 @@ def test_the_threads_of_a_guard_end_when_nobody_refers_to_it():
             guard = Guard(MemoryStore(), listeners=[])
             with guard.hold(f"key {number}"):
                 pass
-            marks = Marks(guard.store)
-            marks.add(Claimant("key", "owner", "attempt"), 60, 60)
+            confirmations = Confirmations(guard.store)
+            confirmations.add(Claimant("key", "owner", "attempt"), 60, 60)
         assert tasks() > before
-        del guard, marks
+        del guard, confirmations
 
         wait_until(lambda: tasks() <= before, timeout=10)
     finally:

@@ -118,12 +118,12 @@ def test_what_is_not_guarded_is_said():
 
 def test_the_app_has_its_own_store_again_afterwards(taskguard_store):
     with on_store(bank.app, taskguard_store):
-        assert bank.right.taskguard.guarding.guard.store is taskguard_store
+        assert bank.right.taskguard.app_guard.guard.store is taskguard_store
         with on_store(bank.right, WatchedStore()):
-            assert bank.right.taskguard.guarding.guard.store is not taskguard_store
-        assert bank.right.taskguard.guarding.guard.store is taskguard_store
+            assert bank.right.taskguard.app_guard.guard.store is not taskguard_store
+        assert bank.right.taskguard.app_guard.guard.store is taskguard_store
 
-    assert bank.right.taskguard.guarding._store == "redis://127.0.0.1:1"
+    assert bank.right.taskguard.app_guard._store == "redis://127.0.0.1:1"
 
 
 def test_a_key_that_only_begins_so_is_another_one(taskguard_guard):

@@ -24,10 +24,10 @@ from rq.job import Job
 import tests.scene
 from taskguard.engine.envelope import Envelope
 from taskguard.rq import GuardedQueue, GuardedSimpleWorker
-from taskguard.rq.guarded_job import NOTE
+from taskguard.rq.guarded_job import ENVELOPE_FIELD
 from taskguard.rq.guarding import guard_on
 from taskguard.rq.job_metadata import read
-from taskguard.rq.publishing import Publisher
+from taskguard.rq.publishing import SlotPublisher
 from taskguard.schedule.entry import Slot
 from tests import forkserver
 from tests.bodies import DIRECTORY
@@ -192,7 +192,7 @@ class Scene(tests.scene.Scene):
         """Enqueue the job of a slot, as a cron does. Options are RQ's."""
         guard = guard_on(self.connection, self.queue.serializer)
         job = CronJob(func=function, queue_name=self.queue.name, args=args, interval=3600, **options)
-        Publisher(self.connection, guard, "taskguard", 300.0).publish(job, slot)
+        SlotPublisher(self.connection, guard, "taskguard", 300.0).publish(job, slot)
         return Job.fetch(slot.job_id, self.connection, serializer=self.queue.serializer)
 
     def entry_of(self, key: str) -> Any:
@@ -244,7 +244,7 @@ class Scene(tests.scene.Scene):
 
     def note(self, job: Any) -> Envelope:
         """What the guard has written down with the job."""
-        return read(self.connection.hget(job.key, NOTE))
+        return read(self.connection.hget(job.key, ENVELOPE_FIELD))
 
     @property
     def idle_workers(self) -> list[Any]:

@@ -43,7 +43,7 @@ def test_a_second_copy_that_waited_tells_nobody_again(scene: Scene):
     scene.open()
     assert scene.result(job) == "kept"
     second.resume()
-    second.wait_for_log("nothing to tell")
+    second.wait_for_log("nothing to report")
 
     assert scene.ledger.count("told") == 1 and len(job.results()) == 1
 

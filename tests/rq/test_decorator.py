@@ -82,7 +82,7 @@ def test_a_direct_call_is_not_guarded_and_has_a_fence_that_says_so():
 
 def test_a_direct_call_names_its_parameters_as_ever():
     assert list(inspect.signature(bare).parameters) == ["a"]
-    with pytest.raises(TypeError, match="given 'fence' by the guard"):
+    with pytest.raises(TypeError, match="the guard passes 'fence'"):
         bare(1, fence=None)
 
 
@@ -129,7 +129,7 @@ def test_a_function_that_a_worker_would_not_find_is_refused(scene: Scene):
     def hidden(a: int) -> int:
         return a
 
-    with pytest.raises(ConfigurationError, match="something else than the guarded function"):
+    with pytest.raises(ConfigurationError, match="would not find the guarded function"):
         scene.queue.enqueue(singleton_task(hidden), 1)
 
 
@@ -146,7 +146,7 @@ def test_a_function_that_a_worker_would_not_find_is_refused(scene: Scene):
         ({"debounce": 1}, "there is no option debounce"),
         ({"on_conflict": "cancel_running"}, "is not known"),
         ({"on_done": "reuse"}, "keep_for"),
-        ({"queued_for": True}, "no duration"),
+        ({"queued_for": True}, "must be a positive number of seconds"),
         ({"on_store_error": "ignore"}, "write retry, fail or run_unguarded"),
         ({"listeners": print}, "must be a list of functions"),
         ({"listeners": ["print"]}, "must be a list of functions"),
@@ -189,7 +189,7 @@ def test_what_rqs_own_decorator_was_given_is_not_dropped():
     def plain(a: int) -> int:
         return a
 
-    with pytest.raises(ConfigurationError, match="would drop what @job was given"):
+    with pytest.raises(ConfigurationError, match="would ignore the options of @job"):
         singleton_task(key="a")(job("low", connection=nowhere, timeout=5)(plain))
 
 

@@ -13,7 +13,7 @@ from rq.job import Callback, Job
 from rq.registry import FailedJobRegistry
 
 from taskguard.rq import GuardedWorker
-from taskguard.rq.guarded_job import NOTE
+from taskguard.rq.guarded_job import ENVELOPE_FIELD
 from taskguard.rq.job_metadata import written
 from tests.rq import jobs
 from tests.rq.scene import OURS, PLAIN, Scene, both_workers, mostly_ours
@@ -442,7 +442,7 @@ def test_an_id_that_a_worker_took_along_when_it_died_is_enqueued_again(scene: Sc
     job = scene.call(value="found")
     scene.connection.lrem(scene.queue.key, 1, job.id)  # a worker of several queues has no intermediate queue
     assert scene.call().id == job.id and scene.queue.get_job_ids() == []
-    monkeypatch.setattr("taskguard.rq.twin.LOST_AFTER", 0.0)
+    monkeypatch.setattr("taskguard.rq.holder_job.LOST_AFTER", 0.0)
 
     assert scene.call().id == job.id and scene.queue.get_job_ids() == [job.id]
     scene.start_worker()
@@ -453,7 +453,7 @@ def test_an_id_that_a_worker_took_along_when_it_died_is_enqueued_again(scene: Sc
 @pytest.mark.parametrize("then", ["return", "fail"])
 def test_a_copy_of_a_job_that_joined_and_does_not_know_of_it_does_not_run(scene: Scene, kind: str, then: str):
     job = _joined(scene, then)
-    scene.connection.hset(job.key, NOTE, written(scene.note(job).as_new()))
+    scene.connection.hset(job.key, ENVELOPE_FIELD, written(scene.note(job).as_new()))
     scene.queue.push_job_id(job.id)
     scene.burst(kind)
 
@@ -495,7 +495,7 @@ def test_a_leftover_copy_of_an_ended_job_is_dropped(scene: Scene, then: str):
 
     assert scene.queue.get_job_ids() == []
     assert scene.runs == 1 and scene.ledger.count("told") == 1 and len(results(job)) == 1
-    assert "nothing to tell" in worker.log()
+    assert "nothing to report" in worker.log()
     assert scene.status(job) == {"return": "finished", "fail": "failed"}[then]
 
 

@@ -41,7 +41,7 @@ def test_a_run_that_slept_past_its_lease_writes_nothing(scene: Scene):
     before = scene.connection.hgetall(job.key)
     scene.connection.delete(scene.queue.key)
     paused.resume()
-    paused.wait_for_log("nothing to tell")
+    paused.wait_for_log("nothing to report")
     scene.passes(0.5)
 
     assert scene.connection.hgetall(job.key) == before

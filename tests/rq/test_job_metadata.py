@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rq import Retry
 
-from taskguard.rq.guarded_job import ENDED, noted
+from taskguard.rq.guarded_job import ENDED, as_guarded_job
 from tests.rq.scene import Scene, both_workers
 
 
@@ -42,19 +42,19 @@ def test_the_meta_of_a_job_is_its_callers(scene: Scene):
 
 
 def test_a_note_does_not_bring_a_deleted_job_back(scene: Scene):
-    job = noted(scene.call())
+    job = as_guarded_job(scene.call())
     job.delete()
-    job.note_end(for_good=True)
-    job.save_note()
+    job.record_end(for_good=True)
+    job.save_envelope()
 
     assert not scene.connection.exists(job.key)
 
 
 def test_the_end_of_a_later_enqueueing_is_not_taken_back(scene: Scene):
-    job = noted(scene.call())
-    job.note_end()
+    job = as_guarded_job(scene.call())
+    job.record_end()
     late = job.enqueueing
     job.enqueued_at = job.created_at
-    job.note_end()
+    job.record_end()
 
     assert scene.connection.hget(job.key, ENDED) == late.encode()

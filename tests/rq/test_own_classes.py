@@ -14,7 +14,7 @@ from rq.timeouts import JobTimeoutException, UnixSignalDeathPenalty
 
 from taskguard.rq import GuardedSimpleWorker
 from taskguard.rq.clock import JobClock
-from taskguard.rq.guarded_job import NOTE
+from taskguard.rq.guarded_job import ENVELOPE_FIELD
 from taskguard.rq.job_metadata import written
 from tests.rq import jobs
 from tests.rq.job_classes import SlottedJob, TracedJob
@@ -148,7 +148,7 @@ def test_a_function_that_is_enqueued_by_another_name_is_guarded(scene: Scene, ki
 
 def test_a_note_that_a_newer_version_wrote_can_be_read(scene: Scene):
     job = scene.call(value=1)
-    scene.connection.hset(job.key, NOTE, json.dumps({**json.loads(written(scene.note(job))), "newer": 1}))
+    scene.connection.hset(job.key, ENVELOPE_FIELD, json.dumps({**json.loads(written(scene.note(job))), "newer": 1}))
     scene.work()
 
     assert scene.result(job) == 1 and scene.runs == 1

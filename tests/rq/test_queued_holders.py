@@ -12,7 +12,7 @@ from rq import Queue
 from rq.job import Dependency
 from rq.registry import FailedJobRegistry
 
-from taskguard.rq import GuardedSimpleWorker, twin
+from taskguard.rq import GuardedSimpleWorker, holder_job
 from tests.rq import jobs
 from tests.rq.scene import Scene
 
@@ -22,7 +22,7 @@ def test_a_caller_whose_clock_is_ahead_takes_nobodys_place(scene: Scene, monkeyp
     coming = scene.call(pipeline=pipeline)
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 600)
-    monkeypatch.setattr(twin, "APPEARS_WITHIN", 10.0)  # a busy machine takes its time
+    monkeypatch.setattr(holder_job, "APPEARS_WITHIN", 10.0)  # a busy machine takes its time
     with ThreadPoolExecutor() as pool:
         call = pool.submit(scene.call)
         scene.passes(0.3)
@@ -54,7 +54,7 @@ def test_the_newest_of_run_once_more_is_given_up(scene: Scene, how: str, is_join
 
 
 def test_a_job_behind_one_that_a_worker_took_along_enqueues_it(scene: Scene, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(twin, "LOST_AFTER", 0.0)
+    monkeypatch.setattr(holder_job, "LOST_AFTER", 0.0)
     lost = scene.call(value="lost")
     scene.connection.lrem(scene.queue.key, 0, lost.id)
     behind = Queue(scene.queue.name, connection=scene.connection).enqueue(jobs.job_, scene.key, value="behind")

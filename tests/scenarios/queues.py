@@ -29,18 +29,18 @@ from rq.job import Job
 import taskguard.rq
 from taskguard import StoreUnavailableError
 from taskguard.celery import install, settings
-from taskguard.celery.guarding import guarding_of
+from taskguard.celery.guarding import app_guard_of
 from taskguard.celery.headers import ATTEMPT, envelope_in, with_envelope
 from taskguard.celery.scheduled import make_aware
 from taskguard.engine.envelope import Envelope
 from taskguard.guard import Guard
 from taskguard.protocol.store import Lease, State
 from taskguard.rq import GuardedQueue, GuardedSimpleWorker, delivery
-from taskguard.rq.guarded_job import NOTE, NotedJob, noted
+from taskguard.rq.guarded_job import ENVELOPE_FIELD, GuardedJob, as_guarded_job
 from taskguard.rq.guarding import guard_on
 from taskguard.rq.job_metadata import read, written
 from taskguard.rq.owner import owner_of
-from taskguard.rq.publishing import Publisher
+from taskguard.rq.publishing import SlotPublisher
 from taskguard.rq.settle import settle_for
 from taskguard.schedule.entry import Slot
 from taskguard.stores.memory import MemoryStore
@@ -281,7 +281,7 @@ class CeleryFunction(Function):
     def __init__(self, queue: CeleryQueue, task: Any) -> None:
         self.queue = queue
         self.task = task
-        self.guard = guarding_of(task.app).guard
+        self.guard = app_guard_of(task.app).guard
 
     def key(self, *args: Any) -> str:
         return super().key(*args) if hasattr(self.task, "taskguard") else f"{self.task.name}:"
@@ -409,7 +409,7 @@ class CeleryQueue(Queue):
 
     @property
     def guard(self) -> Guard:
-        return guarding_of(self.app).guard
+        return app_guard_of(self.app).guard
 
     def gives_up_early(self) -> None:
         self.monkeypatch.setattr(settings, "UNTIL_THE_STORE_IS_BACK", 0.0)
@@ -449,7 +449,7 @@ class RQFunction(Function):
     def leave(self, *args: Any, joins: str = "") -> Any:
         job = rq.Queue(self.queue.queue.name, connection=self.queue.connection).enqueue(self.task, *args)
         if joins:
-            self.queue.write(job, self.queue.in_hand(job).note._replace(join=joins))
+            self.queue.write(job, self.queue.in_hand(job).envelope._replace(join=joins))
         return job
 
     def at_once(self, *args: Any) -> Outcome:
@@ -512,7 +512,7 @@ class RQQueue(Queue):
 
     def publish(self, slot: Slot, function: Function, *args: Any) -> Any:
         job = CronJob(func=function.task, queue_name=self.queue.name, args=args, interval=3600)
-        Publisher(self.connection, self.guard, "taskguard", 300.0).publish(job, slot)
+        SlotPublisher(self.connection, self.guard, "taskguard", 300.0).publish(job, slot)
         return Job.fetch(slot.job_id, self.connection)
 
     def outcome(self, call: Any) -> Outcome:
@@ -531,17 +531,17 @@ class RQQueue(Queue):
 
     def owner(self, call: Any) -> str:
         job = self.in_hand(call)
-        return owner_of(job.id, job.repeats_left, job.note.run)
+        return owner_of(job.id, job.repeats_left, job.envelope.run)
 
     def envelope(self, call: Any) -> Envelope:
-        return read(self.connection.hget(call.key, NOTE))
+        return read(self.connection.hget(call.key, ENVELOPE_FIELD))
 
-    def in_hand(self, call: Any) -> NotedJob:
+    def in_hand(self, call: Any) -> GuardedJob:
         """The job as its worker has it."""
-        return noted(Job.fetch(call.id, self.connection)).as_guarded()
+        return as_guarded_job(Job.fetch(call.id, self.connection)).take_in_hand()
 
     def write(self, job: Job, envelope: Envelope) -> None:
-        self.connection.hset(job.key, NOTE, written(envelope))
+        self.connection.hset(job.key, ENVELOPE_FIELD, written(envelope))
 
     def process_is_gone(self, function: Function, call: Any, *, has_begun: bool, is_stopped: bool) -> None:
         if has_begun:

@@ -20,7 +20,7 @@ from rq import Retry
 
 import tests.celery.scene
 import tests.rq.scene
-from taskguard.rq.guarded_job import noted
+from taskguard.rq.guarded_job import as_guarded_job
 from taskguard.rq.owner import owner_of
 from tests.celery.accidents import ENVIRONMENT as ACCIDENT
 from tests.celery.fleet import Fleet
@@ -186,8 +186,8 @@ class RQWorkers(tests.rq.scene.Scene):
         return super().failure(job)
 
     def owner(self, call: Any) -> str:
-        job = noted(self.fetch(call)).as_guarded()
-        return owner_of(job.id, job.repeats_left, job.note.run)
+        job = as_guarded_job(self.fetch(call)).take_in_hand()
+        return owner_of(job.id, job.repeats_left, job.envelope.run)
 
     def wait_until_met(self, call: Any, holder: Any) -> None:
         self.wait_for_status(call, "started")

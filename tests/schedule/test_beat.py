@@ -17,7 +17,7 @@ from dateutil import tz
 from kombu import Connection
 
 from taskguard.celery import install
-from taskguard.celery.beat import Guarded, GuardedScheduler, guarded
+from taskguard.celery.beat import GuardedScheduler, SlotScheduler, guarded
 from taskguard.celery.headers import envelope_in
 from taskguard.celery.timetable import schedule_of
 from taskguard.protocol.store import Ending
@@ -142,7 +142,7 @@ def test_an_entry_that_cannot_be_read_does_not_stop_the_others(caplog: pytest.Lo
 
     assert hall.slots() == [("c", 10)]
     assert caplog.text.count("entry a cannot be read") == 1
-    assert caplog.text.count("entry b is not scheduled: None is no schedule") == 1
+    assert caplog.text.count("entry b is not scheduled: None is not a schedule") == 1
 
 
 def test_a_quiet_entry_is_not_worked_out_again(monkeypatch: pytest.MonkeyPatch):
@@ -214,7 +214,7 @@ def test_a_broker_that_refuses_leaves_the_slot_to_the_next_tick(
     hall.pass_time(2)
 
     assert hall.slots() == [("a", 10)]
-    assert len([record for record in caplog.records if "is tried again" in record.message]) == 1
+    assert len([record for record in caplog.records if "will try again" in record.message]) == 1
 
 
 def test_the_file_of_the_default_scheduler_may_be_old(tmp_path: Path):
@@ -248,7 +248,7 @@ def test_schedulers_are_found_by_their_short_names():
     app = Celery(set_as_current=False)
     made = Service(app, scheduler_cls="taskguard", schedule_filename=os.devnull).get_scheduler(lazy=True)
 
-    assert isinstance(made, Guarded)
+    assert isinstance(made, SlotScheduler)
 
 
 # -- schedules -----------------------------------------------------------------------------------------------------

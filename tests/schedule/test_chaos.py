@@ -16,7 +16,7 @@ import redis
 
 from taskguard import open_store
 from taskguard.schedule.boundaries import MICROS
-from taskguard.schedule.watermark import Marks
+from taskguard.schedule.watermark import Watermarks
 from tests.schedule.deployment import ROOT, Deployment, deployed, harass
 from tests.servers import RedisServer
 from tests.waiting import wait_until
@@ -143,20 +143,20 @@ def test_a_minute_of_faults_for_another_scheduler(
 # -- restarts ------------------------------------------------------------------------------------------------------
 
 
-def marks_of(place: Deployment) -> Marks:
-    return Marks(open_store(place.conf["taskguard_store"], namespace=place.queue))
+def watermarks_of(place: Deployment) -> Watermarks:
+    return Watermarks(open_store(place.conf["taskguard_store"], namespace=place.queue))
 
 
 def make_known(place: Deployment, name: str, ago: float) -> None:
     """The entry was there so many seconds ago, and all was settled then."""
     entry, then = place.entry(name), round((time.time() - ago) * MICROS)
-    marks_of(place).move(entry, then, then)
-    marks_of(place).make_known(entry, then)
+    watermarks_of(place).move(entry, then, then)
+    watermarks_of(place).make_known(entry, then)
 
 
 def settled(place: Deployment, name: str) -> bool:
     last = place.entry(name).schedule.until(round(time.time() * MICROS))
-    return (marks_of(place).read(place.entry(name)) or 0) >= (last or 0)
+    return (watermarks_of(place).read(place.entry(name)) or 0) >= (last or 0)
 
 
 def forget_runs(place: Deployment, name: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from taskguard.schedule.keeper import Timekeeper
 from taskguard.schedule.lost import Lookout
 from taskguard.schedule.publishing import Publishing
-from taskguard.schedule.watermark import Marks
+from taskguard.schedule.watermark import Watermarks
 from tests.schedule.bench import Bench, every
 from tests.schedule.interleavings import Outcome, Scenario, explore, sample
 
@@ -72,10 +72,10 @@ def test_every_slot_runs_once_in_very_many_orders(scenario: Scenario):
 
 
 class MarksFirst(Publishing):
-    """Moves the mark before it publishes."""
+    """Moves the watermark before it publishes."""
 
     def first(self, slot: Any, looked: float, publish: Any) -> bool | None:
-        Marks(self._store).move(slot.entry, slot.at, slot.at)
+        Watermarks(self._store).move(slot.entry, slot.at, slot.at)
         return super().first(slot, looked, publish)
 
 

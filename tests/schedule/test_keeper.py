@@ -240,7 +240,9 @@ def test_a_scheduler_that_slept_with_a_slot_in_hand_cannot_move_the_mark_back(be
             other.look(every(10, overlap="allow_all"), bench.publish)
             bench.work()
             bench.clock.advance(10)
-        sleeper._marks.move(every(10, overlap="allow_all"), round((START.timestamp() + 10) * MICROS), bench.clock())
+        sleeper._watermarks.move(
+            every(10, overlap="allow_all"), round((START.timestamp() + 10) * MICROS), bench.clock()
+        )
         return claim(request)
 
     bench.store.claim = sleep
@@ -358,7 +360,7 @@ def test_a_one_off_entry_that_has_run_is_known_to_have_run_also_if_the_store_is_
 def test_another_task_under_the_same_name_is_another_entry(bench: Bench):
     mine, theirs = every(10), changed(every(10), identity="other task")
 
-    assert mine.mark_key != theirs.mark_key
+    assert mine.watermark_key != theirs.watermark_key
     assert mine.slot(0).job_id != theirs.slot(0).job_id
 
 
