@@ -54,14 +54,21 @@ def _is_being_answered(delivery: RQDelivery) -> bool:
         status = status_of(delivery.job)
         if status in (JobStatus.FINISHED, JobStatus.FAILED):
             raise NothingToReport(f"it is a second copy, and the job is {status}")
-        key, now = delivery.job.execution_registry.key, time.time()
-        alive: Any = delivery.job.connection.zrangebyscore(key, now, "+inf")
-        if not any(name.decode() != delivery.attempt for name in alive):
+        if not _is_executed_elsewhere(delivery):
             return False
         if since_boot() > give_up:
             return True
         time.sleep(pause)
     raise AssertionError("pauses never end")
+
+
+def _is_executed_elsewhere(delivery: RQDelivery) -> bool:
+    """Whether another worker renews an execution of the job. RQ removes one that it takes for abandoned."""
+    job, connection = delivery.job, delivery.job.connection
+    names: Any = connection.zrangebyscore(job.execution_registry.key, time.time(), "+inf")
+    others = [f"{job.id}:{name.decode()}" for name in names if name.decode() != delivery.attempt]
+    renewed: Any = connection.zmscore(job.started_job_registry.key, others) if others else []
+    return any(until is not None and until > time.time() for until in renewed)
 
 
 def _value_of(delivery: RQDelivery, done: Completed) -> Any:

@@ -168,7 +168,7 @@ class TestCallbacks:
 
         store = store_of(app)
         store.wire.execute(b"SET", store._entry_key(app.tasks[follow.name].taskguard.key(1)), b"foreign")
-        with pytest.raises(StoreError, match="something else than an entry of ours"):
+        with pytest.raises(StoreError, match="a value that taskguard did not write"):
             app.tasks[follow.name].delay(1)
         answer = deliver(app.tasks[work.name], "job", 1, request={"callbacks": [follow.s()]})
         assert (answer.info, answer.retval) == (None, 1)

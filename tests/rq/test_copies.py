@@ -61,7 +61,8 @@ def test_a_second_copy_waits_for_the_first_to_call_back(scene: Scene):
     second.wait_for_log("deferred: ")
     scene.open("callback")
     assert scene.result(job) == "kept"
-    second.wait_for_log("leftover copy")
+    started = scene.queue.started_job_registry
+    wait_until(lambda: scene.queue.count == 0 and started.get_job_count(cleanup=False) == 0)
 
     assert scene.ledger.count("telling") == 1 and len(job.results()) == 1
 

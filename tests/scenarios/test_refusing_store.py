@@ -71,7 +71,7 @@ REFUSING: dict[str, tuple[Callable[[Any], str], str]] = {
     "a wrong password, Redis": (_redis_without_its_password, "check the user and the password"),
     "a wrong password, PostgreSQL": (_postgresql_without_its_password, "password authentication failed.*check the URL"),
     "a schema of another version, PostgreSQL": (_postgresql_of_another_version, "name another with .schema="),
-    "a schema of another version, SQLite": (_sqlite_of_another_version, "not as this version makes them"),
+    "a schema of another version, SQLite": (_sqlite_of_another_version, "do not fit this version"),
     "a missing driver": (_store_without_its_driver, "pip install 'celery-taskguard.postgresql.'"),
     "a name that nobody has, Redis": (lambda _: "redis://nowhere.invalid/0", "its host is not known: check the URL"),
     "a name that nobody has, PostgreSQL": (
