@@ -9,6 +9,7 @@ from rq.job import Callback
 
 from tests.rq import jobs
 from tests.rq.scene import Scene, mostly_ours
+from tests.waiting import wait_until
 
 
 def _seen_long_ago(scene: Scene, job: Any) -> None:
