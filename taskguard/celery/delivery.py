@@ -19,9 +19,10 @@ from taskguard.celery.message import Message
 from taskguard.celery.outcomes import outcome_of
 from taskguard.celery.replay import replay
 from taskguard.engine import effects as fx
-from taskguard.engine.drive import Port, settle_all
+from taskguard.engine.drive import Port
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Facts
+from taskguard.engine.settle import settle_all
 from taskguard.engine.under import loss_in, run_under
 from taskguard.engine.work import Work
 from taskguard.engine.worker import Delivery

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -36,6 +36,7 @@ from taskguard.engine.effects import (
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.guarded import GuardedFunction
 from taskguard.engine.layers import Layer
+from taskguard.engine.settle import carry_out, settle_all
 from taskguard.engine.under import known_by, raising
 from taskguard.engine.unguarded import UnguardedFence
 from taskguard.engine.work import Work, effects_of
@@ -47,14 +48,11 @@ from taskguard.errors import (
     StoreUnavailableError,
     TooManyStartsError,
 )
-from taskguard.guard import Guard, new_attempt
+from taskguard.guard import Guard
 from taskguard.protocol.names import check_claim
-from taskguard.protocol.store import Claim, Claimant, Completed, Ending, Entry, Held, How, Lease
+from taskguard.protocol.store import Claimant, Completed, Entry, Held, How, Lease
 from taskguard.runtime.interrupt import came_by_signal
 from taskguard.schedule.note import Note
-
-ADOPTED_FOR = 30.0
-"""Seconds: the lease of an entry that is adopted only to be ended. It is released at once, unless the process dies."""
 
 _logger = logging.getLogger("taskguard")
 
@@ -348,51 +346,6 @@ def _end(guard: Guard, work: Work, step: Settle) -> bool:
             guard.report("too_many_starts", work.lease, token=work.lease.token, detail=str(step.error))
         return work.fail(step.error)
     return work.complete(step.how, step.outcome) if step.verb == "complete" else work.release(step.how, step.outcome)
-
-
-def carry_out(guard: Guard, step: Settle | EndQueued) -> bool:
-    """Carry out a step that needs no lease: its entry, owner and attempt are enough."""
-    if isinstance(step, EndQueued):
-        return end_queued(guard, step.entry, step.owner, Ending(how=step.how, keep_for=step.keep_for))
-    if step.spares_other_run and _runs_elsewhere(guard.store.get(step.entry), step):
-        return False
-    claimant = Claimant(step.entry, step.owner, step.attempt)
-    if step.verb == "requeue":
-        return guard.store.requeue(
-            claimant, step.seconds, copy_for=step.copy_for, keep_starts=step.keep_starts, copy=step.copy
-        )
-    outcome = step.outcome if step.error is None else guard.encoded(guard.outcomes.encode_error, step.error, claimant)
-    ending = Ending(how=step.how, keep_for=step.keep_for, outcome=outcome, answered=step.answered)
-    if step.verb == "complete":
-        return guard.store.complete(claimant, ending)
-    return guard.store.release(claimant, ending, anyway=step.anyway)
-
-
-def _runs_elsewhere(entry: Entry | None, step: Settle) -> bool:
-    if entry is None or entry.state != "running" or entry.remaining <= 0:
-        return False
-    return entry.owner == step.owner and entry.attempt != step.attempt
-
-
-def end_queued(guard: Guard, entry: str, owner: str, ending: Ending) -> bool:
-    """End a job that is queued and will not run.
-
-    By the owner's name alone, the store would end a run that has started meanwhile too. So this adopts the entry first,
-    which only one process can do, and then releases it under that lease.
-    """
-    found = guard.store.get(entry)
-    if found is None or found.state != "queued" or found.owner != owner:
-        return False
-    claim = Claim(entry, owner, new_attempt(), lease=ADOPTED_FOR, keep_for=ending.keep_for)
-    _, answer = guard.ask(claim, report=False, patience=0.0)
-    return isinstance(answer, Lease) and guard.store.release(answer, ending)
-
-
-def settle_all(guards: Sequence[Guard], steps: Iterable[Settle]) -> None:
-    """Settle as long as the store answers; the leases of the rest expire."""
-    with suppress(StoreError):
-        for step in steps:
-            carry_out(guards[step.at], step)
 
 
 def _report_skipped(guard: Guard, layer: Layer, holder: Held) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from taskguard.engine.drive import carry_out
 from taskguard.engine.effects import Settle
 from taskguard.engine.layers import Layer, Terms
 from taskguard.engine.leaving import release_queue_entry
+from taskguard.engine.settle import carry_out
 from taskguard.engine.value import Value
 from taskguard.guard import Guard
 from taskguard.protocol.store import Claimant, How

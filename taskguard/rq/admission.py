@@ -21,9 +21,9 @@ from rq.job import Job
 
 from taskguard.engine import effects as fx
 from taskguard.engine.call_info import CallInfo
-from taskguard.engine.drive import carry_out
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.publisher import Answer, Call, Publish
+from taskguard.engine.settle import carry_out
 from taskguard.errors import KeyArgumentError, StoreError, StoreUnavailableError
 from taskguard.guard import new_attempt
 from taskguard.protocol.names import LONGEST, check_claim, check_job_id

@@ -386,9 +386,8 @@ def _loaded(path: str) -> Any:
 
 _POLICY = frozenset(field.name for field in fields(Policy) if field.init)
 _SETTINGS = frozenset(field.name for field in fields(Settings))
-_RQ = frozenset(inspect.signature(Queue.prepare_data).parameters) - {"func", "args", "kwargs", "job_id"} | {
-    "job_timeout"
-}
+_NOT_OPTIONS = {"func", "args", "kwargs", "job_id"}
+_RQ = frozenset(inspect.signature(Queue.prepare_data).parameters) - _NOT_OPTIONS | {"job_timeout"}
 
 
 def _check_names(options: Mapping[str, Any]) -> None:
@@ -396,6 +395,6 @@ def _check_names(options: Mapping[str, Any]) -> None:
     if unknown:
         from taskguard.protocol.options import problem_with_option
 
-        ours = [field.name for kind in (Policy, Settings) for field in fields(kind)]
+        ours = [field.name for kind in (Policy, Settings) for field in fields(kind) if field.init]
         problems = [problem_with_option(name, options[name], ours, _RQ, ", or an option of RQ's") for name in unknown]
         raise ConfigurationError("\n".join(sorted(problems)))

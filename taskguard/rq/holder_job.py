@@ -12,7 +12,7 @@ from rq import Queue
 from rq.exceptions import NoSuchJobError
 from rq.job import Job, JobStatus
 
-from taskguard.engine.drive import end_queued
+from taskguard.engine.settle import end_queued
 from taskguard.guard import Guard
 from taskguard.protocol.policy import Policy
 from taskguard.protocol.store import MICROS, Claimant, Ending, Entry, Held, How, Store

@@ -16,8 +16,8 @@ from rq.cron import CronJob
 from rq.job import Job, JobStatus
 from rq.utils import now
 
-from taskguard.engine.drive import end_queued
 from taskguard.engine.envelope import Envelope
+from taskguard.engine.settle import end_queued
 from taskguard.guard import Guard
 from taskguard.protocol.store import Ending, Entry, How
 from taskguard.rq.guarded_job import ENVELOPE_FIELD, with_envelope

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rq import Queue
 from rq.job import Job, JobStatus
 
-from taskguard.engine.drive import end_queued
 from taskguard.engine.layers import Layer
 from taskguard.engine.parent import Gone
+from taskguard.engine.settle import end_queued
 from taskguard.events import Kind
 from taskguard.protocol.store import Claimant, Ending, How
 from taskguard.rq.claims import JobClaims, arguments_of

@@ -6,7 +6,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from taskguard.engine.drive import end_queued
+from taskguard.engine.settle import end_queued
 from taskguard.errors import StoreError
 from taskguard.protocol.entry_names import queue_entries_of
 from taskguard.protocol.policy import Policy

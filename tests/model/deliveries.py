@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from taskguard.engine import effects as fx
-from taskguard.engine.drive import carry_out
 from taskguard.engine.parent import Gone
+from taskguard.engine.settle import carry_out
 from taskguard.engine.worker import Delivery
 from taskguard.protocol.rules import seen
 from taskguard.protocol.store import Claimant, Ending, Entry

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from taskguard.engine.drive import end_queued
+from taskguard.engine.settle import end_queued
 from taskguard.protocol.store import Completed, Ending, Held, Lease
 from tests.scenarios.queues import Queue
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from taskguard.engine import effects as fx
-from taskguard.engine.drive import carry_out
 from taskguard.engine.envelope import Envelope
 from taskguard.engine.layers import Facts, Terms
 from taskguard.engine.leaving import COPY_RUNS, COPY_WAITS
 from taskguard.engine.parent import Gone
 from taskguard.engine.publisher import Answer, Call, Publish
+from taskguard.engine.settle import carry_out
 from taskguard.engine.worker import Delivery
 from taskguard.errors import StoreUnavailableError
 from taskguard.guard import Guard
