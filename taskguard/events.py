@@ -71,13 +71,13 @@ class Event:
     def __str__(self) -> str:
         parts = [f"{self.kind.replace('_', ' ')}: {self.key}", f"owner {self.owner}"]
         if self.holder:
-            parts.append(f"{self.state or 'held'} by {self.holder}")
+            parts.append(f"holder {self.holder} ({self.state or 'held'})")
         if self.since:
             parts.append(f"since {datetime.fromtimestamp(self.since, timezone.utc):%Y-%m-%d %H:%M:%S} UTC")
         if self.token:
             parts.append(f"token {self.token}")
         if self.differs:
-            parts.append(f"with other {', '.join(self.differs)}")
+            parts.append(f"differs in {', '.join(self.differs)}")
         if self.detail:
             parts.append(self.detail)
         return ", ".join(parts)

@@ -68,7 +68,7 @@ def _claim_call(delivery: CeleryDelivery) -> None:
         raise Ignore(f"{delivery.name}: the callbacks of this call were sent before")
     if isinstance(found, Held):
         delivery.defer_as(envelope, "waits for another delivery, which sends its callbacks", found.remaining)
-    _logger.info("%s ended before: what is linked to this call gets its outcome", delivery.name)
+    _logger.info("%s has already ended; the callbacks of this call get its outcome", delivery.name)
 
 
 def _end_without_outcome(delivery: CeleryDelivery, done: Completed, is_further_call: bool) -> NoReturn:
@@ -78,7 +78,7 @@ def _end_without_outcome(delivery: CeleryDelivery, done: Completed, is_further_c
             delivery.record_end(done.how)
             raise TaskRevokedError(done.how)
         # As in Celery: callbacks do not run after a job that raises Ignore or Reject.
-        _logger.warning("%s was %s before: its callbacks do not run", delivery.name, done.how)
+        _logger.warning("%s was already %s; its callbacks do not run", delivery.name, done.how)
     raise Ignore(f"{delivery.name}: {done.how} before")
 
 
@@ -93,7 +93,7 @@ def _defer_until_answered(delivery: CeleryDelivery) -> None:
     envelope = delivery.envelope
     if not envelope.unanswered:
         envelope = envelope._replace(unanswered=True, rounds=ROUNDS_TO_ANSWER + 1)
-        delivery.defer_as(envelope, "has ended, and its callbacks may just be being sent")
+        delivery.defer_as(envelope, "has ended; another worker may be sending its callbacks")
     reserved_for = _reserved_for(delivery)
     if reserved_for > 0:
         delivery.defer_as(
@@ -137,7 +137,7 @@ def _was_answered(delivery: CeleryDelivery, done: Completed) -> bool:
     try:
         state: str | None = delivery.task.backend.get_task_meta(delivery.id).get("status")
     except Exception as error:  # a backend's driver may raise anything: storing the same result again does no harm
-        _logger.warning("%s: its result is stored again, since it could not be read: %s", delivery.name, error)
+        _logger.warning("%s: could not read its result, storing it again: %s", delivery.name, error)
         return False
     return state == ("SUCCESS" if done.how == "succeeded" else "FAILURE")
 

@@ -170,10 +170,10 @@ class Settlement:
             return settle()
         except StoreError as error:
             self.app_guard.away_until = time.monotonic() + LEAVE_ALONE
-            _logger.warning("%s: could not settle it, will try again: %s", name, error)
+            _logger.warning("%s: could not settle the job, will retry: %s", name, error)
             parent_timer.call(LEAVE_ALONE, lambda: self._carefully(settle))
         except Exception as error:  # arguments that do not fit or cannot be read, or an error in a key function
-            _logger.warning("%s: nothing to settle, it never had a key: %r", name, error)
+            _logger.warning("%s: could not make a key, so there is nothing to settle: %r", name, error)
         return False
 
     def _is_the_last_try(self) -> bool:

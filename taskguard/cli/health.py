@@ -53,7 +53,7 @@ class Health:
             "role": self.role,
             "file": str(self.file),
             "age": self.age,
-            "said": self.said,
+            "heartbeat": self.said,
             "oldest_due_age": self.late,
             "store": self.store,
         }
@@ -61,7 +61,7 @@ class Health:
 
 @click.group("health")
 def command() -> None:
-    """Is that process alive? For probes: exit code 0 if it is, 1 if it is not, 3 if only the store does not answer."""
+    """Check whether a process is alive. Exit code: 0 if it is, 1 if it is not, 3 if only the store does not answer."""
 
 
 def _probe(role: str, about: str, *, has_slots: bool) -> None:
@@ -81,13 +81,13 @@ def _probe(role: str, about: str, *, has_slots: bool) -> None:
     probe.__doc__ = about
     options: list[Callable[..., Any]] = [
         click.option("--file", help=f"Heartbeat file.  [default: {VARIABLE}, else the app's taskguard_health_file]"),
-        click.option("--max-age", type=Duration(), default=MAX_AGE, show_default=True, help="Oldest healthy file."),
+        click.option("--max-age", type=Duration(), default=MAX_AGE, show_default=True, help="Maximum age of the file."),
     ]
     if has_slots:
-        options.append(click.option("--max-late", type=Duration(), help="Longest that a slot may be due and not sent."))
+        options.append(click.option("--max-late", type=Duration(), help="Maximum time that a slot may be due."))
     options += [
-        click.option("-A", "--app", "app_name", help="Celery app, as for `celery -A`; its store is asked too."),
-        click.option("--store", "url", help="URL of a store that is asked too."),
+        click.option("-A", "--app", "app_name", help="Celery app, as for `celery -A`; also checks its store."),
+        click.option("--store", "url", help="URL of a store to check too."),
         click.option("--namespace", help="Namespace of its entries.  [default: taskguard]"),
         json_option,
     ]
@@ -98,17 +98,17 @@ def _probe(role: str, about: str, *, has_slots: bool) -> None:
 
 _probe(
     "beat",
-    """Look at a guarded beat of Celery by its heartbeat file.
+    """Check a guarded Celery beat by its heartbeat file.
 
-    With --file alone only the file is read, which is quick and needs no store: that is a liveness probe. With -A or
-    --store the store is asked too.
+    With --file alone the command reads only the file, which is quick and needs no store: use that as a liveness probe.
+    With -A or --store it also checks the store.
     """,
     has_slots=True,
 )
-_probe("cron", """Look at a guarded cron of RQ (`taskguard rq-cron`) by its heartbeat file.""", has_slots=True)
+_probe("cron", """Check a guarded RQ cron (`taskguard rq-cron`) by its heartbeat file.""", has_slots=True)
 _probe(
     "worker",
-    """Look at a worker by its heartbeat file: one of Celery whose app loads taskguard, or RQ's GuardedWorker.""",
+    """Check a worker by its heartbeat file: a Celery worker whose app loads taskguard, or RQ's GuardedWorker.""",
     has_slots=False,
 )
 
@@ -197,6 +197,6 @@ def _tell(health: Health) -> None:
         say(f"The store answers within {health.store['seconds']:.3f} s.")
     due = said.get("oldest_due")
     if due is not None and health.late is not None:
-        say(f"Oldest due slot that is not settled: {due['slot']} of {due['entry']}, for {age(health.late)}")
+        say(f"Oldest due slot: {due['slot']} of {due['entry']}, due for {age(health.late)}")
     elif "oldest_due" in said:
         say("No slot is due.")

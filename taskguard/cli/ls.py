@@ -40,8 +40,8 @@ def command(
 ) -> None:
     """Show the keys that are held, oldest first.
 
-    Without --state these are queued, running and ran-out keys. A key has ran-out if its lease expired and nobody has
-    taken over yet. The store also remembers done and free keys for a while; --state done shows the done ones.
+    Without --state these are queued, running and ran-out keys. A ran-out key is one whose lease expired and that nobody
+    has taken over yet. The store also remembers done and free keys for a while; --state done shows the done ones.
     """
 
     seen: set[str] = set()

@@ -92,4 +92,4 @@ add_completion_class(Bash)
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="taskguard")
 def taskguard() -> None:
-    """Background work that happens once: see who holds what, and fix it."""
+    """Run background work once: show which job holds which key, and free keys by hand."""

@@ -109,7 +109,7 @@ def _show(target: Target, held: list[Entry]) -> None:
 
 def _ask(question: str) -> None:
     if not sys.stdin.isatty():
-        raise click.UsageError("there is no terminal to ask in; read the lines above, and write --yes")
+        raise click.UsageError("cannot ask: standard input is not a terminal; check the lines above and add --yes")
     click.confirm(question, abort=True, err=True)
 
 

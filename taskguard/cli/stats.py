@@ -62,7 +62,8 @@ def command(target: Target, as_json: bool) -> None:
     if not past:
         say("The history is empty, or it is off.")
         return
-    say(f"\nRuns in the last {_span(facts['ordinary_since'])}, the rest in the last {_span(facts['notable_since'])}:")
+    ordinary, notable = _span(facts["ordinary_since"]), _span(facts["notable_since"])
+    say(f"\nClaims and completions of the last {ordinary}, other decisions of the last {notable}:")
     names = _worth_a_column(facts["tasks"])
     rows = [[task, *[str(counts[name]) for name in names]] for task, counts in facts["tasks"].items()]
     console().print(table(["TASK", *[COUNTS[name] for name in names]], rows, folded="TASK"))

@@ -217,7 +217,7 @@ class Port:
 
     def _store_away(self, machine: Delivery, error: StoreError) -> Effect:
         if not isinstance(error, StoreUnavailableError):
-            _logger.error("%s: the store refuses this worker, which somebody must put right: %s", self.name, error)
+            _logger.error("%s: the store refuses this worker; correct the store or its URL: %s", self.name, error)
         return machine.store_away(error)
 
     def work(self, at: int, lease: Lease, asked: float) -> Work:

@@ -29,7 +29,7 @@ WHY: dict[Reason, str] = {
     "running": "waits for a running job",
     "other_store": "was published by a process that uses another store",
     "store_away": "waits for the store, which does not answer",
-    "store_refuses": "waits until the store, which refuses this worker, is put right",
+    "store_refuses": "waits for the store, which refuses this worker",
     "lost": "lost its lease",
     "replaced": "was superseded by another run",
     "newer": "ends with the outcome of a call with newer arguments",

@@ -202,7 +202,7 @@ def _seconds(
             problem = f"{name}={_shown(seconds)} is shorter than {least:g} seconds{why}"
             if seconds <= 0:
                 problem = f"{name} must be a positive number of seconds{' or 0' * or_zero}, not {_shown(seconds)}"
-            raise ConfigurationError(f"{problem}; write {name}={least or such_as:g} or more")
+            raise ConfigurationError(f"{problem}; write {name}={least or (0 if or_zero else such_as):g} or more")
         if seconds > LONGEST:
             raise ConfigurationError(
                 f"{name}={_shown(seconds)} is longer than ten years; write {name}={LONGEST:g} or less"

@@ -32,7 +32,7 @@ def is_off() -> bool:
         raise ConfigurationError(f"{VARIABLE}={value!r} is not known; write 1 to guard nothing, 0 to guard as usual")
     if not _has_warned:
         _has_warned = True
-        _logger.warning("%s=1: this process guards nothing, which is for tests only", VARIABLE)
+        _logger.warning("%s=1: this process guards nothing; set it in tests only", VARIABLE)
     return True
 
 

@@ -85,7 +85,7 @@ def test_a_chain_goes_on_after_a_twin_that_ignores_its_result(scene):
     scene.begun()
     step = scene.job("unheard").s(scene.key).set(task_id=f"step-{scene.key}")
     chain(step, scene.fleet.tasks.told.s(scene.key)).apply_async()
-    scene.fleet.workers[0].wait_for_log(f"owner step-{scene.key}, running by")
+    scene.fleet.workers[0].wait_for_log(f"owner step-{scene.key}, holder ")
     scene.gate.open(scene.key)
     scene.ledger.wait_for("told", given=["7", repr(scene.key)])
     assert scene.runs == 1

@@ -16,7 +16,7 @@ def test_a_message_in_another_serializer_is_put_back_in_it(make_scene):
     scene.call("while_running", gate="gate", value=1)
     scene.begun()
     second = scene.job("while_running").apply_async((scene.key,), {"value": {1, 2}}, serializer="pickle")
-    scene.fleet.workers[0].wait_for_log(f"owner {second.id}, running by")
+    scene.fleet.workers[0].wait_for_log(f"owner {second.id}, holder ")
     scene.gate.open()
     assert second.get(timeout=20) == 1
 

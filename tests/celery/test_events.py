@@ -282,7 +282,7 @@ def test_a_job_that_nobody_waits_for_is_dropped(scene):
     scene.begun()
     scene.call("unheard", task_id=f"second-{scene.key}")
     worker = scene.fleet.workers[0]
-    worker.wait_for_log(f"owner second-{scene.key}, running by")
+    worker.wait_for_log(f"owner second-{scene.key}, holder ")
     scene.gate.open(scene.key)
     scene.wait_for_state("done", name="unheard")
     scene.call("unheard", task_id=f"second-{scene.key}")  # it has ended, and stays so
@@ -305,7 +305,7 @@ def test_hold_running_keeps_bodies_apart(scene):
     scene.begun()
     second = scene.call("while_running", value=2)
     assert second.id != first.id
-    scene.fleet.workers[0].wait_for_log(f"owner {second.id}, running by {first.id}")
+    scene.fleet.workers[0].wait_for_log(f"owner {second.id}, holder {first.id} (running)")
     scene.gate.open(scene.key)
     assert first.get(timeout=20) == second.get(timeout=20) == 1
     assert scene.runs == 1
@@ -376,7 +376,7 @@ def test_items_of_map_starmap_and_chunks_are_guarded(scene):
     mapped = job.map([scene.key, f"{scene.key}-2"]).apply_async()
     starred = job.starmap([(scene.key,)]).apply_async()
     for waiting in (mapped, starred):
-        scene.fleet.workers[0].wait_for_log(f"owner {waiting.id}:item:0, running by")
+        scene.fleet.workers[0].wait_for_log(f"owner {waiting.id}:item:0, holder ")
     scene.gate.open(scene.key)
     assert mapped.get(timeout=20) == [7, None]
     assert starred.get(timeout=20) == [7]

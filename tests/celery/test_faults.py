@@ -151,7 +151,7 @@ def test_a_redelivered_job_runs_if_its_first_worker_is_then_killed(make_scene):
     result = scene.call("short", gate="gate", value=1)
     first = scene.begun()[0]
     runs_it, other = by_child(scene, first["pid"])
-    other.wait_for_log(f"owner {result.id}, running by {result.id}")
+    other.wait_for_log(f"owner {result.id}, holder {result.id} (running)")
     # Not while the copy that was put back is on the wire: Redis hands it to whoever asked first, also if that one is
     # being killed, and then it is gone, as any message of Celery's is.
     received = f"Task short[{result.id}] received"
@@ -175,7 +175,7 @@ def test_a_waiting_copy_does_not_start_a_retry_before_its_time(make_scene):
     scene.fleet.start_worker(), scene.fleet.start_worker()
     result = scene.call("short", then="retry in 3 seconds", gate="gate", value=1)
     scene.begun()
-    wait_until(lambda: any(f"owner {result.id}, running by" in worker.log() for worker in scene.fleet.workers))
+    wait_until(lambda: any(f"owner {result.id}, holder " in worker.log() for worker in scene.fleet.workers))
     scene.gate.open()
     assert result.get(timeout=20) == 1
     first, second = scene.begun(2)

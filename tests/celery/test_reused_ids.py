@@ -215,7 +215,7 @@ def test_the_log_names_what_ended_before(caplog):
     calls.deliver(calls.call())
     calls.deliver(calls.call())
     assert f"work[{calls.id}] ended before: this call is published too, and gets its outcome" in caplog.text
-    assert f"work[{calls.id}] ended before: what is linked to this call gets its outcome" in caplog.text
+    assert f"work[{calls.id}] has already ended; the callbacks of this call get its outcome" in caplog.text
     caplog.clear()
     assert calls.call(link=None) is None
     assert f"work[{calls.id}] ended before: this call gets its outcome" in caplog.text

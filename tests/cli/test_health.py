@@ -121,8 +121,8 @@ def test_the_answer_for_programs_has_the_facts(place: Deployment, file: Path, ru
 
     assert found["healthy"] and found["problems"] == [] and found["role"] == "beat"
     assert 0 <= found["age"] < 90 and found["store"] is None
-    assert found["said"]["pid"] == beat.process.pid
-    assert {"store_error", "oldest_due"} <= found["said"].keys()
+    assert found["heartbeat"]["pid"] == beat.process.pid
+    assert {"store_error", "oldest_due"} <= found["heartbeat"].keys()
 
 
 def test_with_an_app_the_file_and_the_store_are_its_own(place: Deployment, run: Run):

@@ -96,7 +96,7 @@ def test_the_variable_switches_a_whole_process_off(monkeypatch, caplog):
         assert switch.is_off() and switch.is_off()
 
     assert [record.getMessage() for record in caplog.records] == [
-        "TASKGUARD_OFF=1: this process guards nothing, which is for tests only"
+        "TASKGUARD_OFF=1: this process guards nothing; set it in tests only"
     ]
 
 

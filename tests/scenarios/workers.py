@@ -106,7 +106,7 @@ class CeleryWorkers(tests.celery.scene.Scene):
 
     def wait_until_met(self, call: Any, holder: Any) -> None:
         """Until a worker has found that the holder runs, and has deferred the other job."""
-        self.fleet.workers[-1].wait_for_log(f"owner {call.id}, running by {holder.id}")
+        self.fleet.workers[-1].wait_for_log(f"owner {call.id}, holder {holder.id} (running)")
 
     def open(self) -> None:
         self.gate.open(self.key)

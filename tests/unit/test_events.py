@@ -35,7 +35,7 @@ def test_the_log_line_says_key_owner_holder_since_and_token(caplog: pytest.LogCa
     log(event())
 
     (line,) = caplog.messages
-    assert line == ("duplicate: report:7, owner bob, running by alice, since 2023-11-14 22:13:20 UTC, token 42")
+    assert line == ("duplicate: report:7, owner bob, holder alice (running), since 2023-11-14 22:13:20 UTC, token 42")
 
 
 @pytest.mark.parametrize("kind", get_args(Kind))

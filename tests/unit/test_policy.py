@@ -161,7 +161,7 @@ def test_a_policy_survives_pickling():
         ("hold_at_most", 0, "write hold_at_most=60 or more"),
         ("hold_at_least", -5, "write hold_at_least=1 or more"),
         ("hold_at_least", "1h", "write hold_at_least=30"),
-        ("wait_up_to", -1, "write wait_up_to=1 or more"),
+        ("wait_up_to", -1, "write wait_up_to=0 or more"),
         ("wait_up_to", None, "write wait_up_to=30"),
         ("max_starts", 0, "max_starts must be a whole number from 1, not 0; write max_starts=1 for at most one start"),
         ("max_starts", True, "must be a whole number from 1"),
