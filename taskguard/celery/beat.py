@@ -182,7 +182,7 @@ class SlotScheduler(Scheduler):  # type: ignore[misc]
         try:
             self.apply_entry(message, producer=self.producer)
         finally:
-            self._remember(slot, message.options)
+            self._remember(slot, message.options.get("headers") or {})
         if self._failures:
             raise self._failures.pop()  # `apply_entry` only logs it
         self._advance(beat_entry)
@@ -215,9 +215,11 @@ class SlotScheduler(Scheduler):  # type: ignore[misc]
             at=time.time(),
         )
         message.kwargs = without_ours(beat_entry.kwargs, PREFIX)
-        message.options = dict(self._sent.get(slot.job_id) or without_ours(beat_entry.options))
+        message.options = without_ours(beat_entry.options)
         message.options["task_id"] = slot.job_id
-        message.options["headers"] = with_envelope(message.options.get("headers"), envelope)
+        # Only the headers are those of the first try: somebody may have corrected the queue since.
+        sent = self._sent.get(slot.job_id) or message.options.get("headers")
+        message.options["headers"] = with_envelope(sent, envelope)
         return message
 
     def apply_async(self, entry: Any, *args: Any, **options: Any) -> Any:
@@ -227,8 +229,8 @@ class SlotScheduler(Scheduler):  # type: ignore[misc]
             self._failures.append(error)
             raise
 
-    def _remember(self, slot: Slot, options: dict[str, Any]) -> None:
-        self._sent[slot.job_id] = options
+    def _remember(self, slot: Slot, headers: dict[str, Any]) -> None:
+        self._sent[slot.job_id] = headers
         if len(self._sent) > MOST_REMEMBERED:
             self._sent.popitem(last=False)
 

@@ -36,7 +36,7 @@ from typing import Any
 from celery import Celery
 
 from taskguard.celery.guarding import CALL_TIMEOUT, AppGuard, app_guard_of
-from taskguard.celery.orphans import Orphan, Rescued, due_in, entries_of, is_of_store, orphan_in, rescue
+from taskguard.celery.orphans import LEFT_ALONE, Orphan, Rescued, due_in, entries_of, is_of_store, orphan_in, rescue
 from taskguard.celery.settling import LEAVE_ALONE
 from taskguard.celery.unacked import TIMEOUT, Look, Suspect, Unacked
 from taskguard.errors import StoreError
@@ -191,6 +191,9 @@ class Rescuer:
         if orphan is None or self._is_store_away:
             return False
         watched, policy, silent_for = self._watched[suspect.tag], self._policy(orphan), look.silent_for(suspect)
+        if self._may_run_without_entry(policy):
+            watched.not_before = look.now + LEFT_ALONE
+            return False
         if due := due_in(orphan, silent_for, (policy or Policy()).lease, look.now):
             watched.not_before = look.now + due
             return False
@@ -206,6 +209,11 @@ class Rescuer:
                 "%s: its worker has been silent for %.0f s; requeued to %s", orphan.name, silent_for, queues[0]
             )
         return bool(queues)
+
+    def _may_run_without_entry(self, policy: Policy | None) -> bool:
+        """Whether a body may run that the store does not know: then the visibility timeout decides, as without us."""
+        is_not_enforced = policy is not None and not policy.enforce
+        return is_not_enforced or self._app_guard.settings.on_store_error == "run_unguarded"
 
     def _policy(self, orphan: Orphan) -> Policy | None:
         guarded = getattr(self._app.tasks.get(orphan.task), "taskguard", None)

@@ -100,7 +100,9 @@ class Ticks(Recurring):
         self.close()
         broker = self.consumer.connection
         # A connection of its own, as replies are awaited only so long: kombu's own may be configured to wait for ever.
-        options = {**broker.transport_options, "socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT}
+        # And one try only: kombu would wait between two, and the worker with it.
+        tries = {"max_retries": 1, "interval_start": 0}
+        options = {**broker.transport_options, "socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT, **tries}
         self._connection = broker.clone(transport_options=options)
         self._connection.transport.state = broker.transport.state  # it knows the types of exchanges
         worker = f"{socket.gethostname()}:{os.getpid()}:{id(self):x}"

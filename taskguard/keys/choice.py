@@ -19,13 +19,15 @@ By: TypeAlias = str | Sequence[str] | Callable[..., object] | None
 LONGEST_LABEL = 120
 """The most characters in the readable form of a key."""
 _SHORT = Repr()
-"""Never fails, whatever a value's own `repr` raises."""
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 
 
 def value_shown(value: object) -> str:
     """The readable form of one value."""
-    return repr(value) if type(value) is int else _SHORT.repr(value)
+    try:
+        return _SHORT.repr(value)
+    except Exception:  # reprlib goes by the name of a class, and an int may be too long: a label must not fail a call
+        return f"<{type(value).__name__}>"
 
 
 def label_of(text: str) -> str:

@@ -42,7 +42,7 @@ def _find(queue: Queue, worker: str) -> bool:
         return False
     registry = queue.started_job_registry
     names = [as_text(cast(bytes, name)) for name in connection.zrange(registry.key, 0, AT_ONCE - 1)]
-    dead = [name for name in _retried(connection, queue, names) if _is_dead(queue, registry.parse_job_id(name))]
+    dead = [name for name in _retried(connection, queue, names) if _is_dead(queue, name)]
     if dead:
         # Only if it is still there: its worker may just have ended it.
         connection.zadd(registry.key, dict.fromkeys(dead, 1), xx=True)
@@ -59,8 +59,12 @@ def _retried(connection: Redis, queue: Queue, names: Sequence[str]) -> list[str]
     return [name for name, (envelope, left) in zip(names, found, strict=True) if envelope and int(left or 0) > 0]
 
 
-def _is_dead(queue: Queue, job_id: str) -> bool:
-    """Whether the store has the job as running, with an expired lease."""
+def _is_dead(queue: Queue, name: str) -> bool:
+    """Whether the store has that very execution as running, with an expired lease.
+
+    A later execution of the same job may be importing its code, and has not claimed yet: it is alive.
+    """
+    job_id, _, execution = name.rpartition(":")
     job = queue.fetch_job(job_id)
     if job is None:
         return False
@@ -72,7 +76,7 @@ def _is_dead(queue: Queue, job_id: str) -> bool:
     except StoreError:
         return False  # the next check decides
     ran = [entry for entry in own if entry.state == "running"]
-    return bool(ran) and all(entry.remaining <= 0 for entry in ran)
+    return any(entry.attempt == execution for entry in ran) and all(entry.remaining <= 0 for entry in ran)
 
 
 def _entries(job: GuardedJob) -> list[Entry | None]:

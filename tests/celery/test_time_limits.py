@@ -107,7 +107,7 @@ def test_a_job_whose_time_is_over_while_it_is_put_back(before):
 def test_a_job_that_is_not_enforced_leaves_nothing_of_a_retry_that_never_left():
     """Its worker died between the end of its lease and the message of its retry; the message before comes again."""
     task = make_task(enforce=False)
-    guard = task.taskguard.guarding.guard
+    guard = task.taskguard.app_guard.guard
     lease = guard.ask(guard.new_claim(task.taskguard.key(1), "job", task.taskguard.policy))[1]
     assert guard.store.requeue(lease, 600.0, copy_for=300.0, copy="never left")
     claim = guard.store.claim

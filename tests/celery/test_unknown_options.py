@@ -8,7 +8,7 @@ from typing import Any
 
 import celery.app.autoretry
 import pytest
-from celery import Task
+from celery import Task, _state
 
 from taskguard import ConfigurationError
 from taskguard.celery import install, singleton_task
@@ -131,7 +131,8 @@ def test_what_the_installed_celery_reads_is_known():
     assert {"name", "base", "bind", "shared", "lazy"} <= of_functions()
 
 
-def test_by_name_it_is_refused_too():
+def test_by_name_it_is_refused_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_state, "_on_app_finalizers", set())  # shared tasks of other tests: one has that name too
     app = make_app(taskguard_tasks={"charge": {"unique_on": ["user_id"]}})
     install(app)
     app.finalize()

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from celery import _state
 
 from taskguard import Guard
 from tests.cli.conftest import Run
@@ -19,6 +20,7 @@ def guard(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[Guard]:
     """On the store of the app, which is imported anew for it."""
     url = f"sqlite:///{tmp_path}/store.db"
     monkeypatch.setenv("TASKGUARD_STORE", url)
+    monkeypatch.setattr(_state, "_on_app_finalizers", set())  # shared tasks of other tests: one has that name too
     sys.modules.pop("tests.cli.shop", None)
     importlib.import_module("tests.cli.shop")
     guard = Guard(url)

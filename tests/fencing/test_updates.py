@@ -78,7 +78,7 @@ class TestSQL:
 
 class TestRows:
     def test_a_row_that_is_not_there_is_said_to_be_missing(self, plain: Client):
-        with pytest.raises(RowCountError, match="no such row"):
+        with pytest.raises(RowCountError, match="no row matches"):
             take(plain, 7, "three")
 
     def test_rows_of_which_one_is_ahead_are_refused_together(self, plain: Client):
@@ -88,7 +88,7 @@ class TestRows:
         with pytest.raises(StaleFenceError), plain.transaction() as tx:
             fenced_update(fence_of(8), tx, "account", "cents = 1", "id IN ('one', 'two')", {}, rows=2)
         assert account(plain) == (1000, 0, 0)
-        with pytest.raises(RowCountError, match="2 rows, not for 1"), plain.transaction() as tx:
+        with pytest.raises(RowCountError, match="matches 2 rows, not 1"), plain.transaction() as tx:
             fenced_update(fence_of(10), tx, "account", "cents = 1", "id IN ('one', 'two')", {})
         with plain.transaction() as tx:
             fenced_update(fence_of(10), tx, "account", "cents = 1", "id IN ('one', 'two')", {}, rows=2)
@@ -248,7 +248,7 @@ class TestSQLAlchemy:
             lambda tx: fenced_update(fence_of(9), tx, nobody),
             lambda tx: versioned_update(tx, nobody, version=1),
         ):
-            with pytest.raises(RowCountError, match="no such row"), client.transaction() as tx:
+            with pytest.raises(RowCountError, match="no row matches"), client.transaction() as tx:
                 change(tx)
         assert account(client) == (980, 8, 2)
 
@@ -273,7 +273,7 @@ def test_django_querysets(kind: str, url_of: Any, open_client: Any):
         lambda: fenced_update(fence_of(7), rows.filter(pk="three"), cents=0),
         lambda: versioned_update(rows.filter(pk="three"), version=0, cents=0),
     ):
-        with pytest.raises(RowCountError, match="no such row"):
+        with pytest.raises(RowCountError, match="no row matches"):
             change()
     assert account(client) == (990, 7, 1)
 

@@ -223,7 +223,9 @@ class Scene(tests.scene.Scene):
 
     def wait_for_duplicate(self, *calls: Any) -> None:
         """Until one of these jobs has asked for the key, and a worker has told it that another one runs."""
-        told = re.compile(rf"duplicate: .*, owner \S*({'|'.join(call.id for call in calls)})\S*, holder \S+ \(running\)")
+        told = re.compile(
+            rf"duplicate: .*, owner \S*({'|'.join(call.id for call in calls)})\S*, holder \S+ \(running\)"
+        )
         wait_until(
             lambda: any(told.search(worker.log()) for worker in self.workers),
             what=f"a duplicate in {[worker.log()[-2500:] for worker in self.workers]}",

@@ -68,7 +68,7 @@ def test_a_call_that_runs_at_once_refuses_the_job_of_another_store(scene: Scene,
     """A worker puts it back; here nothing can be."""
     at_once = GuardedQueue("at-once", connection=scene.connection, is_async=False)
     with monkeypatch.context() as patch:
-        patch.setattr(JobGuard, "store_name", lambda *args: "own:elsewhere")
+        patch.setattr(JobGuard, "known_store_name", "own:elsewhere")
         job = at_once.create_job(jobs.job_, (scene.key,))
         carried = Admission.ask
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ from rq import Retry
 from rq.command import send_stop_job_command
 from rq.job import Callback
 
+from taskguard.rq.abandoned import find_abandoned
 from tests.rq import jobs, slow
 from tests.rq.scene import OURS, Scene
 from tests.schedule.bench import every
+from tests.waiting import wait_until
 
 HASTY_OURS = "tests.rq.workers.HastyGuardedWorker"
 DOOMED = "tests.rq.workers.DoomedWorker"
@@ -144,3 +147,19 @@ def test_the_key_of_a_killed_horse_of_one_of_many_runs_is_free(scene: Scene):
     scene.wait_for_status(job, "failed")
 
     assert scene.live() == [] and run.key.endswith(f":job:{run.owner}")
+
+
+def test_a_later_execution_that_has_not_claimed_yet_is_not_taken_for_abandoned(scene: Scene):
+    """Its worker imports the job's code; the entry is still that of the execution before, whose worker died."""
+    job = scene.call("short", retry=Retry(max=2))
+    guarded = jobs.short.taskguard
+    guard = guarded.guard(scene.connection)
+    owner = guard.store.get(scene.note(job).key).owner
+    guard.ask(guard.new_claim(scene.note(job).key, owner, guarded.policy, attempt="dead", lease=0.05))
+    registry, now = scene.queue.started_job_registry, time.time()
+    scene.connection.zadd(registry.key, {f"{job.id}:dead": now + 90, f"{job.id}:alive": now + 90})
+    wait_until(lambda: guard.store.get(scene.note(job).key).remaining <= 0)
+
+    assert find_abandoned([scene.queue], "looking")
+    assert scene.connection.zscore(registry.key, f"{job.id}:dead") == 1
+    assert scene.connection.zscore(registry.key, f"{job.id}:alive") > now

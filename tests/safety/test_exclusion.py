@@ -34,5 +34,5 @@ def test_of_8_processes_that_take_turns_each_gets_a_higher_token_in_real_time(st
         assert len(grants) == 80
         for earlier, later in itertools.pairwise(grants):
             assert earlier.token < later.token
-            assert earlier.let_go < later.granted
+            assert earlier.released < later.granted
         wait_until(lambda: not list(store.scan()), what="nothing left behind")

@@ -80,7 +80,7 @@ def test_a_stopped_holder_that_wakes_knows_before_it_writes(store: Store, worker
     worker.wake()
 
     assert successor.token > token
-    assert "is over" in worker.ask("write_if_held", str(ledger), "stale")
+    assert "is lost" in worker.ask("write_if_held", str(ledger), "stale")
     assert ledger.read_text() == "successor\n"
 
 
@@ -201,7 +201,7 @@ def test_a_holder_whose_store_lost_its_data_is_told(
     successor = claimed(store, "successor")
 
     def refused() -> bool:
-        return "is over" in worker.ask("write_if_held", str(tmp_path / "ledger"), "stale")
+        return "is lost" in worker.ask("write_if_held", str(tmp_path / "ledger"), "stale")
 
     wait_until(refused, timeout=LEASE * 2)
     assert store.renew([(successor, 60)]) == [True]

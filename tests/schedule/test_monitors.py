@@ -100,7 +100,7 @@ def test_a_slot_that_the_broker_refuses_is_told_once(
 
     assert told == ["a"]
     assert numbers(hall) == [1]
-    assert len([record for record in caplog.records if "is tried again" in record.message]) == 1
+    assert len([record for record in caplog.records if "will try again" in record.message]) == 1
 
 
 def test_a_further_copy_of_a_message_belongs_to_the_first(told: list[str]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -55,6 +56,14 @@ def test_a_value_whose_repr_fails_is_shown_all_the_same():
             raise ValueError("no")
 
     assert label("cents", 1, Broken(7)).startswith("cents=<Broken instance at")
+
+
+def test_a_class_that_has_the_name_of_a_built_in_one_is_shown_all_the_same():
+    @dataclass(frozen=True)
+    class array:
+        name: str
+
+    assert label("order_id", array("a")) == "order_id=<array>"
 
 
 def test_a_function_that_makes_the_key_is_called_once():
