@@ -31,7 +31,7 @@ from celery import Celery
 from celery.app.trace import build_tracer
 
 from taskguard.celery import singleton_task
-from taskguard.celery.guarding import guarding_of
+from taskguard.celery.guarding import app_guard_of
 from taskguard.history import flush_all
 from tests.servers import RedisServer
 
@@ -122,10 +122,10 @@ def measure(work: Callable[[str], object], calls: int, settle: Callable[[], obje
 
 
 def end_of_background(app: Celery) -> Callable[[], None]:
-    guarding = guarding_of(app)
+    app_guard = app_guard_of(app)
 
     def settle() -> None:
-        guarding.marks.send()
+        app_guard.confirmations.send()
         flush_all()
 
     return settle
