@@ -10,7 +10,7 @@ import pytest
 pytest.register_assert_rewrite("taskguard.testing.contract", "taskguard.testing.walks", "taskguard.testing.histories")
 
 from taskguard import TaskguardError  # noqa: E402 - after the rewriting was asked for
-from taskguard.runtime import breaker  # noqa: E402
+from taskguard.runtime import breaker, whereabouts  # noqa: E402 - after the rewriting was asked for
 from taskguard.testing.clock import FakeClock  # noqa: E402 - after the rewriting was asked for
 from tests.servers import (  # noqa: E402
     PgBouncer,
@@ -115,3 +115,9 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return request.getfixturevalue("postgres_server").url
     url = request.getfixturevalue("redis_server").url
     return f"naive+{url}" if request.param == "naive" else url
+
+
+@pytest.fixture(autouse=True)
+def _no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that a test runs in this process makes it a worker: for that test only."""
+    monkeypatch.setattr(whereabouts, "_worker", "")

@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from rq.defaults import DEFAULT_RESULT_TTL
 from rq.job import Job, JobStatus
 
 from taskguard.errors import EarlierFailureError, OutcomeNotKeptError
@@ -18,10 +19,15 @@ from taskguard.runtime.clocks import since_boot
 
 if TYPE_CHECKING:
     from taskguard.rq.delivery import RQDelivery
+    from taskguard.rq.guarded_job import GuardedJob
 
 
 LOOK_FOR = 1.0
 """Seconds that a second copy waits here for the end of the first, before it is deferred."""
+
+
+SAME_MOMENT = 1.0
+"""Seconds by which the clocks of the store and of RQ's Redis may differ, where they are not one."""
 
 
 class NothingToReport(Exception):  # noqa: N818 - no error: this delivery ends, and the job is another one's
@@ -31,7 +37,7 @@ class NothingToReport(Exception):  # noqa: N818 - no error: this delivery ends, 
 def replay(delivery: RQDelivery, done: Completed) -> Any:
     if not delivery.claims.is_this_job(done.owner) and (done.how == "failed" or delivery.job.is_scheduled_again):
         delivery.record_end()  # it has its receipt, so what is enqueued from now on is another occurrence
-    if delivery.has_our_worker and delivery.claims.is_this_job(done.owner) and _is_being_answered(delivery):
+    if delivery.has_our_worker and delivery.claims.is_this_job(done.owner) and _is_being_answered(delivery, done):
         return delivery.defer(delivery.machine.envelope, "itself", 0.0)
     if done.how == "succeeded":
         return _value_of(delivery, done)
@@ -43,7 +49,7 @@ def replay(delivery: RQDelivery, done: Completed) -> Any:
     raise EarlierFailureError(done.key, shown(done.owner), words)
 
 
-def _is_being_answered(delivery: RQDelivery) -> bool:
+def _is_being_answered(delivery: RQDelivery, done: Completed) -> bool:
     """Whether another delivery of this very job, which ran the body, has yet to write its end down in RQ.
 
     It calls the callbacks first. Its worker renews its execution meanwhile; once nobody does, this delivery answers.
@@ -51,15 +57,29 @@ def _is_being_answered(delivery: RQDelivery) -> bool:
     """
     give_up = since_boot() + LOOK_FOR
     for pause in pauses():
+        is_executed = _is_executed_elsewhere(delivery)  # first: RQ ends an execution in the step that records the end
         status = status_of(delivery.job)
         if status in (JobStatus.FINISHED, JobStatus.FAILED):
             raise NothingToReport(f"it is a second copy, and the job is {status}")
-        if not _is_executed_elsewhere(delivery):
+        if not is_executed:
+            _leave_if_recorded(delivery.job, done)
             return False
         if since_boot() > give_up:
             return True
         time.sleep(pause)
     raise AssertionError("pauses never end")
+
+
+def _leave_if_recorded(job: GuardedJob, done: Completed) -> None:
+    """NothingToReport if RQ has the result, though this delivery has set the status to started as it began."""
+    result = job.latest_result()
+    if result is None or result.type != result.Type.SUCCESSFUL or result.created_at.timestamp() < done.at - SAME_MOMENT:
+        return
+    with job.connection.pipeline() as pipeline:
+        job.set_status(JobStatus.FINISHED, pipeline=pipeline)
+        job.cleanup(job.get_result_ttl(DEFAULT_RESULT_TTL), pipeline=pipeline, remove_from_queue=False)
+        pipeline.execute()
+    raise NothingToReport("it is a second copy, and the job has its result")
 
 
 def _is_executed_elsewhere(delivery: RQDelivery) -> bool:

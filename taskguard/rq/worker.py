@@ -195,7 +195,7 @@ class GuardedSpawnWorker(GuardedWorkerMixin, SpawnWorker):
     """Starts each horse as a new process with `spawn`."""
 
     def fork_work_horse(self, job: Job, queue: Queue, *args: Any, **kwargs: Any) -> None:
-        # RQ writes the horse's program itself, and names its own classes in delivery.
+        # RQ writes the horse's program itself, and names its own classes in it.
         spawn, prelude = os.spawnv, _IN_HORSE + _import_as("rq.Queue", type(queue))
 
         def spawn_guarded(mode: int, path: str, arguments: list[str]) -> int:

@@ -15,7 +15,7 @@ def taskguard(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_help_names_what_it_is_for() -> None:
     answer = taskguard("--help")
     assert answer.returncode == 0
-    assert "happens once" in answer.stdout
+    assert "Run background work once" in answer.stdout
 
 
 def test_an_unknown_command_is_a_wrong_use() -> None:
