@@ -27,6 +27,8 @@ AUTORETRY = (
     *("autoretry_for", "dont_autoretry_for", "retry_kwargs", "retry_backoff", "retry_backoff_max", "retry_jitter"),
 )
 """Options that Celery reads by name when it wraps a body with autoretry."""
+OF_LATER_VERSIONS = ("acks_on_failure", "acks_on_timeout", "retry_on_worker_lost")
+"""Options that Celery 5.7 has and 5.4 has not: one source may run on both, where the older takes no notice of them."""
 _RENAMED = {"track_started": "taskguard_track_started", "Request": "taskguard_request"}
 
 
@@ -59,7 +61,7 @@ def check_for_task(options: Mapping[str, Any]) -> None:
 
 
 def _is_celery_option(name: str, value: Any, base: type) -> bool:
-    if name in of_functions() or name in AUTORETRY or name in of_messages():
+    if name in of_functions() or name in (*AUTORETRY, *OF_LATER_VERSIONS) or name in of_messages():
         return True
     if not hasattr(base, name):
         return False
